@@ -1,19 +1,20 @@
-"""What the tests of the command line start from: a small host, and the socket that it is served at."""
+"""A host without guests, and the socket that it is served at: what tests of the command line start from."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kits.api_client import serving
-from kits.api_host import SmallHost
+from kits.status import Sight, sight
 
 
 @pytest.fixture
-def host() -> SmallHost:
-    return SmallHost()
+def host() -> Iterator[Sight]:
+    with sight() as shown:
+        yield shown
 
 
 @pytest.fixture
-def path(host: SmallHost, tmp_path: Path) -> Iterator[Path]:
-    with serving(host, tmp_path / "s", threads=2):
-        yield tmp_path / "s"
+def path(host: Sight) -> Iterator[Path]:
+    with serving(host.world.operations, host.directory / "s", threads=2):
+        yield host.directory / "s"

@@ -12,8 +12,8 @@ FIXTURE = re.compile(r"\b(placement|any_placement|openstack): (Placement|OpenSta
 MADE_OVER_ONE = re.compile(r"^def (\w+)\(.*\bplacement: Placement\b", re.M)
 NOT_ON_BOTH = {
     "daemon/test_offline.py": "the state directory, its lock and the journal; cli/test_reshape.py has both",
-    "api/test_server.py": "the socket and its routes, over a host without a placement",
-    "api/test_openapi.py": "documents, over a host without a placement",
+    "api/test_server.py": "the socket and its routes",
+    "api/test_openapi.py": "documents, and what no route takes",
     "api/test_alternatives.py": "which request is tried; a claim and a move of it are written as all are",
     "cli/test_claim.py": "what the commands print; audit/test_auditor.py has the repair on both",
     "cli/test_claimed_program.py": "processes of one host; a release is written as all are",

@@ -1,81 +1,76 @@
-"""The routes and commands of moves, over the local API, on the real trackers of two hosts."""
+"""The routes and commands of moves, over the local API, on two hosts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from kits.api_client import ask, check, serving
-from kits.api_host import SmallHost
+from kits.api_client import ask, check
 from kits.cli_process import one_line, plimsoll
-from kits.moves import INSTANCE, MIGRATION, Agent, World, asks
+from kits.gate import GatedHost, gated, guest
+from kits.moves import INSTANCE, MIGRATION
 
 from agent.claims.parse_request import request_to_json
-from agent.claims.request import ClaimRequest
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import ExitCode
-from agent.moves.circumstances import Circumstances
-from agent.moves.states import Move, MoveKind
 
-WANTED = ("--resources", "VCPU=1,PCPU=2")
+ASKED = ClaimRequest(INSTANCE, (RequestGroup("", {"VCPU": 1, "SRIOV_NET_VF": 1}),))
+VF = "0000:81:02.0"
+WANTED = ("--resources", "VCPU=1,SRIOV_NET_VF=1")
 
 
-class MovingHost(SmallHost):
-    """A small host whose moves are those of a real tracker."""
+class Pair(NamedTuple):
+    """The source, which has the claim, and the destination."""
 
-    def __init__(self, agent: Agent) -> None:
-        super().__init__()
-        self._agent = agent
+    a: GatedHost
+    b: GatedHost
 
-    def circumstances(self) -> Circumstances:
-        return self._agent.tracker.circumstances()
+    def state(self) -> object:
+        """What both hosts know, and what Placement holds for the instance."""
+        operations = [host.world.operations for host in self]
+        known = [(each.tracker.claims(), each.tracker.moves()) for each in operations]
+        return known, operations[0].client.allocations_of(INSTANCE)
 
-    def moves(self) -> dict[str, Move]:
-        return dict(self._agent.tracker.moves())
-
-    def begin_move(
-        self, kind: MoveKind, migration: str, request: ClaimRequest, alternative: int | None = None
-    ) -> Move:
-        return self._agent.tracker.begin_move(request, kind, migration).move
-
-    def confirm_move(self, migration: str, instance: str | None) -> Move:
-        return self._agent.tracker.confirm_move(migration, instance=instance)
-
-    def revert_move(self, migration: str, instance: str | None) -> Move:
-        return self._agent.tracker.revert_move(migration, instance=instance)
+    def arrives(self) -> None:
+        self.b.driver.add_guest(guest(INSTANCE, VCPU=1))
+        self.b.world.agent.reconcile("it arrived")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path) as world:
-        world.a.tracker.claim(asks(VCPU=1, PCPU=2))
-        yield world
+def world(tmp_path: Path) -> Iterator[Pair]:
+    with gated(tmp_path / "a") as a, gated(tmp_path / "b", "node2", a.world.wire) as b:
+        a.world.operations.claim(ASKED)
+        yield Pair(a, b)
 
 
 @pytest.fixture
-def path(world: World, tmp_path: Path) -> Iterator[Path]:
+def path(world: Pair) -> Path:
     """The destination's socket."""
-    with serving(MovingHost(world.b), tmp_path / "s", threads=2):
-        yield tmp_path / "s"
+    return world.b.socket
 
 
 def body(kind: str = "cold_migrate") -> dict[str, object]:
-    return {"migration": MIGRATION, "kind": kind, "request": request_to_json(asks(VCPU=1, PCPU=2))}
+    return {"migration": MIGRATION, "kind": kind, "request": request_to_json(ASKED)}
 
 
-def test_begin_show_list_and_confirm(world: World, path: Path) -> None:
+def test_begin_show_list_and_confirm(world: Pair, path: Path) -> None:
     begun = ask(path, "POST", "/v1/moves", body())
     check("POST", "/v1/moves", begun)
     assert (begun.status, begun.body["state"]) == (201, "begun")
     assert begun.headers["Location"] == f"/v1/moves/{MIGRATION}"
-    assert list(begun.body["handed"]["allocations"].values()) == [{"resources": {"PCPU": 2, "VCPU": 1}}]
+    handed = [part["resources"] for part in begun.body["handed"]["allocations"].values()]
+    assert sorted(handed, key=str) == [{"SRIOV_NET_VF": 1}, {"VCPU": 1}]
     assert begun.body["new"]["units"]
     shown = ask(path, "GET", f"/v1/moves/{MIGRATION}")
     check("GET", "/v1/moves/{migration}", shown)
     listed = ask(path, "GET", "/v1/moves")
     check("GET", "/v1/moves", listed)
-    assert listed.body == {"moves": [shown.body]}
+    (seen,) = listed.body["moves"]
+    assert seen.pop("providers").items() < shown.body.pop("providers").items(), "without another host's"
+    assert seen == shown.body
     for _ in range(2):
         done = ask(path, "POST", f"/v1/moves/{MIGRATION}/confirm")
         check("POST", "/v1/moves/{migration}/confirm", done)
@@ -85,9 +80,9 @@ def test_begin_show_list_and_confirm(world: World, path: Path) -> None:
     assert (other.status, other.body["error"]["code"]) == (409, "plimsoll.claim.conflict")
 
 
-def test_what_waits_is_accepted(world: World, path: Path) -> None:
+def test_what_waits_is_accepted(world: Pair, path: Path) -> None:
     ask(path, "POST", "/v1/moves", body())
-    world.b.see(INSTANCE)
+    world.arrives()
     waits = ask(path, "POST", f"/v1/moves/{MIGRATION}/revert")
     check("POST", "/v1/moves/{migration}/revert", waits)
     assert (waits.status, waits.body["state"]) == (202, "reverting")
@@ -106,7 +101,7 @@ def test_what_waits_is_accepted(world: World, path: Path) -> None:
         {**body(), "request": {}},
     ],
 )
-def test_a_wrong_body_changes_nothing(world: World, path: Path, wrong: object) -> None:
+def test_a_wrong_body_changes_nothing(world: Pair, path: Path, wrong: object) -> None:
     before = world.state()
     reply = ask(path, "POST", "/v1/moves", json.dumps(wrong).encode(), {"Content-Type": "application/json"})
     check("POST", "/v1/moves", reply)
@@ -123,37 +118,27 @@ def test_an_unknown_migration(path: Path) -> None:
     assert ask(path, "GET", "/v1/moves/mine").status == 400
 
 
-def test_the_commands(world: World, path: Path) -> None:
+def test_the_commands(world: Pair, path: Path) -> None:
     assert plimsoll(path, "move", "list").stdout == "no moves\n"
-    begun = plimsoll(
-        path,
-        "move",
-        "begin",
-        INSTANCE,
-        "--kind",
-        "resize",
-        "--migration",
-        MIGRATION,
-        *WANTED,
-        "--name",
-        "web1",
-    )
+    words = ("move", "begin", INSTANCE, "--kind", "resize", "--migration", MIGRATION, "--name", "web1")
+    begun = plimsoll(path, *words, *WANTED)
     assert (begun.returncode, begun.stderr) == (ExitCode.DONE, "")
     assert begun.stdout.startswith(f"resize of {INSTANCE} (web1): begun, migration {MIGRATION}\n")
     assert f"the migration {MIGRATION} holds, of the instance's old place,\n" in begun.stdout
-    assert f"the instance {INSTANCE} holds, as its new place,\n" in begun.stdout and "b0,b1" in begun.stdout
+    assert f"the instance {INSTANCE} holds, as its new place,\n" in begun.stdout and VF in begun.stdout
     turn = "the service that began it: bring the guest to this host and confirm the move, or revert it"
     assert begun.stdout.endswith(f"next: {turn}, on either host\n")
     assert plimsoll(path, "move", "show", MIGRATION).stdout == begun.stdout
     (listed,) = plimsoll(path, "move", "list").stdout.splitlines()[1:]
     assert listed.split()[:7] == [
-        *(MIGRATION, INSTANCE, "web1", "resize", "destination", "begun", "PCPU=2,VCPU=1"),
+        *(MIGRATION, INSTANCE, "web1", "resize", "destination", "begun", "SRIOV_NET_VF=1,VCPU=1"),
     ]
     assert listed.endswith(f"{turn}, on either host")
-    world.b.see(INSTANCE)
+    world.arrives()
     (arrived,) = plimsoll(path, "move", "list").stdout.splitlines()[1:]
     assert arrived.endswith("the guest is on this host; confirm the move, on either host")
-    world.b.see()
+    world.b.driver.remove_guest(INSTANCE)
+    world.b.world.agent.reconcile("it went back")
     done = plimsoll(path, "move", "revert", MIGRATION)
     assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
     assert "reverted" in done.stdout
@@ -164,12 +149,11 @@ def test_the_commands(world: World, path: Path) -> None:
     assert [each["state"] for each in told["moves"]] == ["reverted"]
 
 
-def test_the_source_shows_which_units_the_migration_holds(world: World, path: Path, tmp_path: Path) -> None:
+def test_the_source_shows_which_units_the_migration_holds(world: Pair, path: Path) -> None:
     ask(path, "POST", "/v1/moves", body())
-    world.settle()
-    with serving(MovingHost(world.a), tmp_path / "a.sock", threads=2):
-        shown = plimsoll(tmp_path / "a.sock", "move", "show", MIGRATION).stdout
-    assert f"unknown of {INSTANCE}" in shown and "a0,a1" in shown
+    world.a.world.agent.verify()
+    shown = plimsoll(world.a.socket, "move", "show", MIGRATION).stdout
+    assert f"unknown of {INSTANCE}" in shown and VF in shown
     assert "`plimsoll move show` there shows it" in shown
 
 
@@ -179,6 +163,6 @@ def test_a_migration_uuid_is_made(path: Path) -> None:
 
 
 def test_a_move_that_does_not_fit_is_refused(path: Path) -> None:
-    done = plimsoll(path, "move", "begin", INSTANCE, "--kind", "resize", "--resources", "PCPU=5")
+    done = plimsoll(path, "move", "begin", INSTANCE, "--kind", "resize", "--resources", "SRIOV_NET_VF=99")
     assert (done.returncode, done.stdout) == (ExitCode.REFUSED, "")
-    assert "PCPU" in one_line(done)
+    assert "SRIOV_NET_VF" in one_line(done)

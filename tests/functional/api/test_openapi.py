@@ -1,6 +1,5 @@
 """The OpenAPI document, the routes and the shapes say the same, and no body makes the agent stumble."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from kits.api_client import ask, check, resolve, serving, validate
-from kits.api_host import ROOT, SmallHost
 from kits.examples import examples
+from kits.status import sight, uuid_of
 from samples import INSTANCES, TREE
 
 from agent.api import shapes
@@ -22,8 +21,8 @@ METHODS = ("get", "put", "post", "delete", "patch", "head", "options", "trace")
 
 @pytest.fixture(scope="module")
 def path() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as directory, serving(SmallHost(), Path(directory) / "s"):
-        yield Path(directory) / "s"
+    with sight() as shown, serving(shown.world.operations, shown.directory / "s"):
+        yield shown.directory / "s"
 
 
 def operations() -> dict[tuple[str, str], dict[str, Any]]:
@@ -99,6 +98,7 @@ def test_any_bytes_get_an_answer_that_is_described(path: Path, body: bytes) -> N
     check("POST", "/v1/claims", reply)
 
 
+SOME = uuid_of("some")
 NAMES = st.sampled_from(["VCPU", "VGPU", "MEMORY_MB", "CUSTOM_X"])
 GROUPS = st.fixed_dictionaries(
     {"resources": st.dictionaries(NAMES, st.integers(0, 2**31), max_size=3)},
@@ -107,7 +107,7 @@ GROUPS = st.fixed_dictionaries(
         "required": st.lists(
             st.sampled_from(["HW_NUMA_ROOT", "!HW_NUMA_ROOT", "in:A,B", "", "in:"]), max_size=2
         ),
-        "member_of": st.lists(st.sampled_from([str(ROOT), "in:", "!x"]), max_size=1),
+        "member_of": st.lists(st.sampled_from([SOME, "in:", "!x"]), max_size=1),
         "colour": st.just("blue"),
     },
 )
@@ -125,7 +125,7 @@ FLAVORS = st.fixed_dictionaries(
     },
 )
 BODIES = st.fixed_dictionaries(
-    {"consumer": st.sampled_from([str(ROOT), str(ROOT).upper(), "web1"])},
+    {"consumer": st.sampled_from([SOME, SOME.upper(), "web1"])},
     optional={
         "groups": st.lists(GROUPS, max_size=3),
         "flavor": FLAVORS,

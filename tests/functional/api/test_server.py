@@ -15,17 +15,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from kits.api_client import NOBODY, ROOT_NEEDED, ask, check, is_root, public_directory, raw, serving
-from kits.api_host import GPU, LONER, ROOT, SmallHost
 from kits.served_agent import served_agent
+from kits.status import FORGOTTEN, HOST, MDEVS, Sight, guest, uuid_of
 from kits.threads import at_once
 
 from agent.api.routes import ROUTES
 from agent.api.server import Api, ApiServer
 from agent.config.access import Access, Principals
-from agent.errors import PlacementUnavailable, SettingsError, StateError
+from agent.errors import SettingsError, StateError
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 JSON_HEAD = b"POST /v1/claims HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -38,13 +39,6 @@ def wanted(consumer: str = CONSUMER, **resources: int) -> dict[str, object]:
         "name": "web1",
         "groups": [{"resources": resources or {"VCPU": 2, "VGPU": 1}}],
     }
-
-
-@pytest.fixture
-def path(host: SmallHost, tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "api.sock"
-    with serving(host, path):
-        yield path
 
 
 @pytest.mark.parametrize(
@@ -61,8 +55,10 @@ def path(host: SmallHost, tmp_path: Path) -> Iterator[Path]:
         "/livez",
     ],
 )
-def test_what_can_be_read_is_as_described(host: SmallHost, path: Path, url: str) -> None:
-    for situation in (lambda: None, host.drift, lambda: setattr(host, "open", False)):
+def test_what_can_be_read_is_as_described(host: Sight, path: Path, url: str) -> None:
+    drift = partial(host.world.driver.change, traits=frozenset({"CUSTOM_SHINY"}))
+    closed = partial(host.world.operations.tracker.admission.close, "it is asleep")
+    for situation in (lambda: None, drift, closed):
         situation()
         reply = ask(path, "GET", url)
         assert reply.status == 200
@@ -75,21 +71,27 @@ def test_the_document_describes_itself(path: Path) -> None:
     check("GET", "/v1/openapi.json", reply)
 
 
-def test_the_tree_comes_parents_first_with_what_is_used(path: Path) -> None:
+def test_the_tree_comes_parents_first_with_what_is_used(host: Sight, path: Path) -> None:
     ask(path, "POST", "/v1/claims", wanted())
+    host.world.driver.change(flat_devices=False)
+    host.world.agent.reconcile("the reshape")
     providers = ask(path, "GET", "/v1/tree").body["resource_providers"]
-    assert [each["name"] for each in providers] == ["host1", "host1_numa0", "host1_pci_0000:84:00.0"]
-    assert {each["root_provider_uuid"] for each in providers} == {ROOT}
-    assert providers[0]["inventories"]["VCPU"]["capacity"] == 64
+    below = ["net_enp65s0f0", "pci_0000:42:00.0", "pci_0000:83:00.0"]
+    assert [each["name"] for each in providers] == [HOST, *(f"{HOST}_{name}" for name in below)]
+    assert {each["root_provider_uuid"] for each in providers} == {providers[0]["uuid"]}
+    assert providers[0]["inventories"]["VCPU"]["capacity"] == 128
     assert providers[0]["usages"] == {"DISK_GB": 0, "MEMORY_MB": 0, "VCPU": 2}
     assert providers[2]["usages"] == {"VGPU": 1}
 
 
-def test_a_claim_from_its_birth_to_its_end(path: Path) -> None:
+def test_a_claim_from_its_birth_to_its_end(host: Sight, path: Path) -> None:
+    root = host.world.operations.identity.uuid
+    host.world.driver.add_guest(guest(FORGOTTEN, VCPU=1))
+    host.world.agent.reconcile("an event")
     made = ask(path, "POST", "/v1/claims", wanted())
     assert (made.status, made.headers["Location"]) == (201, f"/v1/claims/{CONSUMER}")
-    assert made.body["allocations"] == {ROOT: {"resources": {"VCPU": 2}}, GPU: {"resources": {"VGPU": 1}}}
-    assert made.body["units"] == {GPU: {"VGPU": ["mdev7"]}}
+    assert made.body["allocations"] == {root: {"resources": {"VCPU": 2, "VGPU": 1}}}
+    assert made.body["units"] == {root: {"VGPU": [MDEVS[0]]}}
     check("POST", "/v1/claims", made)
 
     again = ask(path, "POST", "/v1/claims", wanted())
@@ -100,8 +102,8 @@ def test_a_claim_from_its_birth_to_its_end(path: Path) -> None:
     check("GET", "/v1/claims/{consumer}", shown)
     instances = ask(path, "GET", "/v1/instances").body["instances"]
     assert [(each["uuid"], bool(each["guest"]), bool(each["claim"])) for each in instances] == [
-        (LONER, True, False),
         (CONSUMER, False, True),
+        (uuid_of(FORGOTTEN), True, False),
     ]
 
     gone = ask(path, "DELETE", f"/v1/claims/{CONSUMER}")
@@ -113,26 +115,26 @@ def test_a_claim_from_its_birth_to_its_end(path: Path) -> None:
         check(method, "/v1/claims/{consumer}", missing)
 
 
-def test_a_release_that_is_delivered_later_says_so(host: SmallHost, path: Path) -> None:
+def test_a_release_that_is_delivered_later_says_so(host: Sight, path: Path) -> None:
     ask(path, "POST", "/v1/claims", wanted())
-    host.placement_away = True
+    host.world.wire.cut = True
     reply = ask(path, "DELETE", f"/v1/claims/{CONSUMER}")
     assert (reply.status, reply.body["released"]) == (202, False)
     check("DELETE", "/v1/claims/{consumer}", reply)
 
 
-def test_a_refusal_names_asked_free_and_provider(host: SmallHost, path: Path) -> None:
-    reply = ask(path, "POST", "/v1/claims", wanted(VGPU=5))
+def test_a_refusal_names_asked_free_and_provider(host: Sight, path: Path) -> None:
+    reply = ask(path, "POST", "/v1/claims", wanted(VGPU=9))
     assert (reply.status, reply.body["error"]["code"]) == (409, "plimsoll.claim.does_not_fit")
     (short,) = reply.body["error"]["details"]["shortfalls"]
-    assert (short["asked"], short["free"], short["provider"]) == (5, 4, "host1_pci_0000:84:00.0")
+    assert (short["asked"], short["free"], short["provider"]) == (9, 8, HOST)
     check("POST", "/v1/claims", reply)
-    host.open = False
+    host.world.operations.tracker.admission.close("it is asleep")
     closed = ask(path, "POST", "/v1/claims", wanted())
     assert (closed.status, closed.body["error"]["code"]) == (503, "plimsoll.claim.closed")
 
 
-@pytest.mark.parametrize(("amount", "fits"), [(4, True), (5, False)])
+@pytest.mark.parametrize(("amount", "fits"), [(8, True), (9, False)])
 def test_a_dry_run_explains_and_changes_nothing(path: Path, amount: int, fits: bool) -> None:
     reply = ask(path, "POST", "/v1/claims?dry_run=true", wanted(VGPU=amount, VCPU=1))
     assert (reply.status, reply.body["fits"]) == (200, fits)
@@ -213,12 +215,14 @@ def test_bounds_hold_before_anything_is_read(path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_without_a_descriptor_the_agent_says_so_and_logs_no_traceback(
-    host: SmallHost, path: Path, caplog: pytest.LogCaptureFixture, number: int
+    host: Sight,
+    path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
 ) -> None:
-    def fault() -> None:
-        raise OSError(number, "Too many open files")
-
-    host.fault = fault
+    fault = Mock(side_effect=OSError(number, "Too many open files"))
+    monkeypatch.setattr(host.world.operations, "tree", fault)
     reply = ask(path, "GET", "/v1/tree")
     assert reply.status == 503 and "no file descriptor left" in reply.body["error"]["message"]
     check("GET", "/v1/tree", reply)
@@ -226,12 +230,10 @@ def test_without_a_descriptor_the_agent_says_so_and_logs_no_traceback(
 
 
 def test_an_unexpected_failure_shows_an_id_and_no_traceback(
-    host: SmallHost, path: Path, caplog: pytest.LogCaptureFixture
+    host: Sight, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fault() -> None:
-        raise ZeroDivisionError("the secret inside")
-
-    host.fault = fault
+    fault = Mock(side_effect=ZeroDivisionError("the secret inside"))
+    monkeypatch.setattr(host.world.operations, "tree", fault)
     reply = ask(path, "GET", "/v1/tree")
     assert (reply.status, reply.body["error"]["code"]) == (500, "plimsoll.internal")
     check("GET", "/v1/tree", reply)
@@ -240,11 +242,8 @@ def test_an_unexpected_failure_shows_an_id_and_no_traceback(
     assert reply.body["error"]["details"]["id"] in record.getMessage()
 
 
-def test_a_typed_failure_keeps_its_status_and_details(host: SmallHost, path: Path) -> None:
-    def fault() -> None:
-        raise PlacementUnavailable("placement does not answer", status=0)
-
-    host.fault = fault
+def test_a_typed_failure_keeps_its_status_and_details(host: Sight, path: Path) -> None:
+    host.world.wire.cut = True
     reply = ask(path, "GET", "/v1/plan")
     assert (reply.status, reply.body["error"]["code"]) == (503, "plimsoll.placement.unavailable")
     assert reply.body["error"]["details"] == {"status": 0, "placement_code": ""}
@@ -279,12 +278,12 @@ def test_sixteen_clients_get_no_more_than_there_is(path: Path) -> None:
         return ask(path, "POST", "/v1/claims", wanted(consumer, VGPU=1)).status
 
     statuses = at_once(*(partial(client, number) for number in range(16)))
-    assert sorted(statuses) == [201] * 4 + [409] * 12
+    assert sorted(statuses) == [201] * 8 + [409] * 8
 
 
-def test_the_threads_are_bounded(host: SmallHost, tmp_path: Path) -> None:
+def test_the_threads_are_bounded(host: Sight, tmp_path: Path) -> None:
     before = threading.active_count()
-    with serving(host, tmp_path / "s", threads=3):
+    with serving(host.world.operations, tmp_path / "s", threads=3):
         for _ in range(10):
             ask(tmp_path / "s", "GET", "/healthz")
         assert threading.active_count() - before <= 3 + 2
@@ -295,10 +294,13 @@ def test_the_threads_are_bounded(host: SmallHost, tmp_path: Path) -> None:
     "sent",
     [b"GET /v1/st", JSON_HEAD + b"Content-Length: 99\r\n\r\n", JSON_HEAD + b"Content-Length: 99\r\n\r\n{"],
 )
-def test_a_request_that_trickles_is_given_up(host: SmallHost, tmp_path: Path, sent: bytes) -> None:
+def test_a_request_that_trickles_is_given_up(host: Sight, tmp_path: Path, sent: bytes) -> None:
     """Nor does it keep the only thread from others for longer."""
     path = tmp_path / "s"
-    with serving(host, path, threads=1, request_timeout_s=0.3), socket.socket(socket.AF_UNIX) as slow:
+    with (
+        serving(host.world.operations, path, threads=1, request_timeout_s=0.3),
+        socket.socket(socket.AF_UNIX) as slow,
+    ):
         slow.connect(str(path))
         slow.settimeout(0.05)
         slow.sendall(sent)
@@ -313,8 +315,10 @@ def test_a_request_that_trickles_is_given_up(host: SmallHost, tmp_path: Path, se
         assert ask(path, "GET", "/healthz").status == 200
 
 
-def test_who_would_wait_too_long_is_turned_away(host: SmallHost, tmp_path: Path) -> None:
-    path, turned_away = tmp_path / "s", threading.Event()
+def test_who_would_wait_too_long_is_turned_away(
+    host: Sight, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, turned_away, health = tmp_path / "s", threading.Event(), host.host_status.health()
 
     def client() -> str | None:
         code: str | None = ask(path, "GET", "/healthz").body.get("error", {}).get("code")
@@ -322,67 +326,67 @@ def test_who_would_wait_too_long_is_turned_away(host: SmallHost, tmp_path: Path)
             turned_away.set()
         return code
 
-    host.fault = lambda: turned_away.wait(10) and None
-    with serving(host, path, threads=1, waiting_max=1):
+    monkeypatch.setattr(host.host_status, "health", lambda: turned_away.wait(10) and health)
+    with serving(host.world.operations, path, threads=1, waiting_max=1):
         codes = at_once(*[client] * 4)
         assert ask(path, "GET", "/healthz").status == 200
     assert {None, "plimsoll.api.busy"} == set(codes)
 
 
-def test_the_socket_is_for_owner_and_group_only(host: SmallHost, tmp_path: Path) -> None:
+def test_the_socket_is_for_owner_and_group_only(host: Sight, tmp_path: Path) -> None:
     path = tmp_path / "run" / "api.sock"
     umask = os.umask(0o077)
     try:
-        with serving(host, path):
+        with serving(host.world.operations, path):
             assert stat.S_IMODE(path.stat().st_mode) == 0o660
     finally:
         os.umask(umask)
     assert not path.exists()
 
 
-def test_a_directory_that_is_missing_is_made_for_owner_and_group(host: SmallHost, tmp_path: Path) -> None:
-    with serving(host, tmp_path / "run" / "api.sock"):
+def test_a_directory_that_is_missing_is_made_for_owner_and_group(host: Sight, tmp_path: Path) -> None:
+    with serving(host.world.operations, tmp_path / "run" / "api.sock"):
         assert stat.S_IMODE((tmp_path / "run").stat().st_mode) & 0o027 == 0
 
 
-def test_a_second_agent_does_not_take_the_socket(host: SmallHost, path: Path) -> None:
-    second = ApiServer(host, Access.parse([], [], []), path)
+def test_a_second_agent_does_not_take_the_socket(host: Sight, path: Path) -> None:
+    second = ApiServer(host.world.operations, Access.parse([], [], []), path)
     with pytest.raises(StateError, match="Another agent listens"):
         second.start()
     second.stop()
     assert ask(path, "GET", "/healthz").status == 200
 
 
-def test_a_socket_that_was_left_over_is_replaced(host: SmallHost, tmp_path: Path) -> None:
+def test_a_socket_that_was_left_over_is_replaced(host: Sight, tmp_path: Path) -> None:
     path = tmp_path / "api.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
         dead.bind(str(path))
-    with serving(host, path):
+    with serving(host.world.operations, path):
         assert ask(path, "GET", "/healthz").status == 200
 
 
-def test_what_is_no_socket_is_left_alone(host: SmallHost, tmp_path: Path) -> None:
+def test_what_is_no_socket_is_left_alone(host: Sight, tmp_path: Path) -> None:
     path = tmp_path / "api.sock"
     path.write_text("precious")
     with pytest.raises(SettingsError, match="is no socket"):
-        ApiServer(host, Access.parse([], [], []), path).start()
+        ApiServer(host.world.operations, Access.parse([], [], []), path).start()
     assert path.read_text() == "precious"
 
 
-def test_a_directory_that_anybody_may_write_is_refused(host: SmallHost, tmp_path: Path) -> None:
+def test_a_directory_that_anybody_may_write_is_refused(host: Sight, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(SettingsError, match="Every user may write"):
-        ApiServer(host, Access.parse([], [], []), tmp_path / "api.sock").start()
+        ApiServer(host.world.operations, Access.parse([], [], []), tmp_path / "api.sock").start()
 
 
-def test_a_place_that_cannot_be_made_is_named(host: SmallHost, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_made_is_named(host: Sight, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be used"):
-        ApiServer(host, Access.parse([], [], []), tmp_path / "a" / "b" / "api.sock").start()
+        ApiServer(host.world.operations, Access.parse([], [], []), tmp_path / "a" / "b" / "api.sock").start()
 
 
-def test_stopping_leaves_another_agents_socket_alone(host: SmallHost, tmp_path: Path) -> None:
+def test_stopping_leaves_another_agents_socket_alone(host: Sight, tmp_path: Path) -> None:
     path = tmp_path / "api.sock"
-    with serving(host, path):
+    with serving(host.world.operations, path):
         path.unlink()
         path.write_text("another's")
     assert path.exists()
@@ -474,10 +478,10 @@ def as_another(path: Path, method: str, url: str, body: object = None) -> tuple[
     ],
 )
 def test_another_user_may_do_what_its_role_says(
-    public_path: Path, access: Access, reads: int, claims: int
+    host: Sight, public_path: Path, access: Access, reads: int, claims: int
 ) -> None:
     path = public_path / "api.sock"
-    with serving(SmallHost(), path, access):
+    with serving(host.world.operations, path, access):
         path.chmod(0o666)
         assert as_another(path, "GET", "/v1/tree")[0] == reads
         assert as_another(path, "POST", "/v1/claims", BODY)[0] == claims
@@ -485,30 +489,31 @@ def test_another_user_may_do_what_its_role_says(
 
 
 @pytest.mark.skipif(not is_root(), reason=ROOT_NEEDED)
-def test_the_sockets_mode_keeps_strangers_out(public_path: Path) -> None:
+def test_the_sockets_mode_keeps_strangers_out(host: Sight, public_path: Path) -> None:
     path = public_path / "api.sock"
     shut_out = pytest.raises(subprocess.CalledProcessError)
-    with serving(SmallHost(), path, Access(admins=NOBODY_UID)), shut_out as caught:
+    with serving(host.world.operations, path, Access(admins=NOBODY_UID)), shut_out as caught:
         as_another(path, "GET", "/v1/tree")
     assert "PermissionError" in caught.value.stderr
 
 
-def test_the_agents_own_user_is_admin(tmp_path: Path) -> None:
-    with serving(SmallHost(), tmp_path / "s"):
+def test_the_agents_own_user_is_admin(host: Sight, tmp_path: Path) -> None:
+    with serving(host.world.operations, tmp_path / "s"):
         assert ask(tmp_path / "s", "POST", "/v1/claims", BODY).status == 201
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.rule}")
-def test_without_a_role_no_route_answers(tmp_path: Path, route: object) -> None:
-    rule = route.rule.replace("<consumer>", str(BODY["consumer"]))  # type: ignore[attr-defined]
-    with serving(SmallHost(), tmp_path / "s", Access()):
-        reply = ask(tmp_path / "s", route.method, rule, BODY if route.has_body else None)  # type: ignore[attr-defined]
-    assert (reply.status, reply.body["error"]["code"]) == (403, "plimsoll.forbidden")
-    needed = route.role.name.lower()  # type: ignore[attr-defined]
-    assert f"needs the role {needed}, and its role is none; [api] {needed}s" in reply.body["error"]["message"]
+def test_without_a_role_no_route_answers(host: Sight, tmp_path: Path) -> None:
+    with serving(host.world.operations, tmp_path / "s", Access()):
+        for route in ROUTES:
+            rule = route.rule.replace("<consumer>", str(BODY["consumer"]))
+            reply = ask(tmp_path / "s", route.method, rule, BODY if route.has_body else None)
+            assert (reply.status, reply.body["error"]["code"]) == (403, "plimsoll.forbidden"), rule
+            needed = route.role.name.lower()
+            told = f"needs the role {needed}, and its role is none; [api] {needed}s"
+            assert told in reply.body["error"]["message"], rule
 
 
-def test_when_the_kernel_says_nothing_nobody_is_let_in() -> None:
+def test_when_the_kernel_says_nothing_nobody_is_let_in(host: Sight) -> None:
     statuses: list[str] = []
     environ = {
         "REQUEST_METHOD": "GET",
@@ -517,13 +522,14 @@ def test_when_the_kernel_says_nothing_nobody_is_let_in() -> None:
         "SERVER_PORT": "",
         "HTTP_X_REMOTE_UID": "0",
     }
-    body = Api(SmallHost(), Access.parse([], [], []))(environ, lambda status, _: statuses.append(status))
+    api = Api(host.world.operations, Access.parse([], [], []))
+    body = api(environ, lambda status, _: statuses.append(status))
     assert statuses == ["403 FORBIDDEN"]
     assert b"plimsoll.forbidden" in b"".join(body)
 
 
-def test_a_connection_keeps_who_opened_it(tmp_path: Path) -> None:
-    with serving(SmallHost(), tmp_path / "s"):
+def test_a_connection_keeps_who_opened_it(host: Sight, tmp_path: Path) -> None:
+    with serving(host.world.operations, tmp_path / "s"):
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.connect(str(tmp_path / "s"))

@@ -5,10 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from kits.api_host import SmallHost
 from kits.cli_process import one_line, output_of, plimsoll
 from kits.served_agent import ServedAgent
-from kits.status import Sight
+from kits.status import MDEVS, Sight
 
 from agent.driver import Guest, GuestState
 from agent.errors import ExitCode
@@ -28,8 +27,7 @@ def test_a_refusal_names_asked_free_and_provider(path: Path) -> None:
     assert (done.returncode, done.stdout) == (ExitCode.REFUSED, "")
     assert one_line(done) == (
         f"plimsoll: The claim of consumer {CONSUMER} does not fit: "
-        "100 VCPU asked, 64 free on host1 (only 64 of 64 are free); "
-        "9 VGPU asked, 4 free on host1_pci_0000:84:00.0 (only 4 of 4 are free)."
+        "100 VCPU asked, 128 free on kvm-07 (max_unit is 32); 9 VGPU asked, 8 free on kvm-07 (max_unit is 8)."
     )
 
 
@@ -49,8 +47,8 @@ def test_amounts_in_the_units_that_people_write(fresh: tuple[Sight, Path]) -> No
     assert len(output_of(path, "instances").splitlines()) == 3, "a title and what was claimed"
 
 
-def test_closed_claims_are_a_refusal(host: SmallHost, path: Path) -> None:
-    host.open = False
+def test_closed_claims_are_a_refusal(host: Sight, path: Path) -> None:
+    host.world.operations.tracker.admission.close("it is asleep")
     done = plimsoll(path, "claim", *WANTED)
     assert done.returncode == ExitCode.REFUSED
     assert "Claims are closed" in one_line(done)
@@ -61,17 +59,17 @@ def test_a_dry_run_explains_each_resource_and_claims_nothing(path: Path) -> None
     assert (fits.returncode, fits.stdout) == (
         ExitCode.DONE,
         "it fits\n"
-        "RESOURCE CLASS  ASKED  FREE  PROVIDER                VERDICT\n"
-        "VCPU                2    64  host1                   fits\n"
-        "VGPU                1     4  host1_pci_0000:84:00.0  fits\n",
+        "RESOURCE CLASS  ASKED  FREE  PROVIDER  VERDICT\n"
+        "VCPU                2   128  kvm-07    fits\n"
+        "VGPU                1     8  kvm-07    fits\n",
     )
     short = plimsoll(path, "claim", "--dry-run", "--resources", "VCPU=2,VGPU=9")
     assert (short.returncode, short.stderr) == (ExitCode.REFUSED, "")
     assert short.stdout == (
         "it does not fit\n"
-        "RESOURCE CLASS  ASKED  FREE  PROVIDER                VERDICT\n"
-        "VCPU                2    64  host1                   would fit\n"
-        "VGPU                9     4  host1_pci_0000:84:00.0  short: only 4 of 4 are free\n"
+        "RESOURCE CLASS  ASKED  FREE  PROVIDER  VERDICT\n"
+        "VCPU                2   128  kvm-07    would fit\n"
+        "VGPU                9     8  kvm-07    short: max_unit is 8\n"
     )
     assert json.loads(plimsoll(path, "status", "-o", "json").stdout)["claims"]["count"] == 0
 
@@ -133,9 +131,9 @@ def test_claim_then_instances_then_release(path: Path) -> None:
     assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
     assert done.stdout == (
         f"claimed for {CONSUMER} (web1)\n"
-        "PROVIDER                RESOURCE CLASS  AMOUNT  UNITS\n"
-        "host1                   VCPU                 2  -\n"
-        "host1_pci_0000:84:00.0  VGPU                 1  mdev7\n"
+        "PROVIDER  RESOURCE CLASS  AMOUNT  UNITS\n"
+        "kvm-07    VCPU                 2  -\n"
+        f"kvm-07    VGPU                 1  {MDEVS[0]}\n"
     )
     assert f"{CONSUMER}  web1 " in plimsoll(path, "instances").stdout
     gone = plimsoll(path, "release", CONSUMER)
@@ -170,9 +168,9 @@ def test_a_name_that_nobody_has_is_answered_with_the_nearest(path: Path) -> None
     assert f"{CONSUMER}  database" in plimsoll(path, "instances").stdout
 
 
-def test_a_release_that_waits_for_placement_says_so(host: SmallHost, path: Path) -> None:
+def test_a_release_that_waits_for_placement_says_so(host: Sight, path: Path) -> None:
     plimsoll(path, "claim", CONSUMER, *WANTED)
-    host.placement_away = True
+    host.world.wire.cut = True
     assert (
         "journaled: the agent delivers it when it may write to Placement"
         in plimsoll(path, "release", CONSUMER).stdout

@@ -23,13 +23,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import indent
 from typing import TypeVar
+from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import pytest
 import yaml
 from kits.agent import world_of
 from kits.api_client import NOBODY, ROOT_NEEDED, is_root, public_directory, serving
-from kits.api_host import GPU, SmallHost
 from kits.cli_process import (
     COMMAND,
     DEADLINE_S,
@@ -56,11 +56,10 @@ CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 WANTED = ("--resources", "VCPU=2,VGPU=1")
 
 
-def test_a_failure_inside_the_agent_is_one_line(host: SmallHost, path: Path) -> None:
-    def fault() -> None:
-        raise ZeroDivisionError
-
-    host.fault = fault
+def test_a_failure_inside_the_agent_is_one_line(
+    host: Sight, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host.world.operations, "tree", Mock(side_effect=ZeroDivisionError))
     done = plimsoll(path, "tree")
     assert done.returncode == ExitCode.FAILED
     assert "its log tells more under error" in one_line(done)
@@ -79,13 +78,13 @@ def test_json_and_yaml_say_the_same(path: Path, command: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_errors_are_json_where_programs_read(path: Path, form: str) -> None:
+def test_errors_are_json_where_programs_read(host: Sight, path: Path, form: str) -> None:
     done = plimsoll(path, "claim", CONSUMER, "--resources", "VGPU=9", "-o", form)
     assert (done.returncode, done.stdout) == (ExitCode.REFUSED, "")
     error = json.loads(done.stderr)["error"]
     assert (error["code"], error["details"]["shortfalls"][0]["provider_uuid"]) == (
         "plimsoll.claim.does_not_fit",
-        GPU,
+        host.world.operations.identity.uuid,
     )
 
 
@@ -558,9 +557,9 @@ sys.exit(main(["status"]))
 
 
 @pytest.mark.skipif(not is_root(), reason=ROOT_NEEDED)
-def test_a_user_who_may_not(host: SmallHost) -> None:
-    script = AS_NOBODY.format(nobody=NOBODY)
-    with public_directory() as directory, serving(host, directory / "s", Access()):
+def test_a_user_who_may_not(host: Sight) -> None:
+    script, operations = AS_NOBODY.format(nobody=NOBODY), host.world.operations
+    with public_directory() as directory, serving(operations, directory / "s", Access()):
         path = directory / "s"
         shut = python(script, path)
         path.chmod(0o666)

@@ -1,55 +1,62 @@
 """The overview as gauges: a series for each value of an enumeration, and for each inventory."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from kits.api_host import CELL, ROOT, SINCE, SmallHost
+from kits.status import FORGOTTEN, HOST, guest, sight
 from kits.wire import Wire
 
 from agent.errors import PlacementUnavailable
 from agent.placement.transport import Reply
 from agent.status.metrics import MeteredTransport, Metrics, gauges
-from agent.status.overview import Fault
+from agent.status.overview import Fault, Overview
 
 
-def series(host: SmallHost, **changes: Any) -> dict[tuple[str, ...], float]:
+@pytest.fixture(scope="module")
+def seen() -> Iterator[Overview]:
+    """A host with one guest, which has no claim, after a reshape."""
+    with sight() as shown:
+        shown.world.driver.change(flat_devices=False)
+        shown.world.driver.add_guest(guest(FORGOTTEN, VCPU=1))
+        shown.world.agent.reconcile("an event")
+        yield shown.host_status.overview()
+
+
+def series(seen: Overview, **changes: Any) -> dict[tuple[str, ...], float]:
     """{(name, label values): value}"""
-    overview = replace(host.host_status.overview(), **changes)
     return {
         (sample.name.removeprefix("plimsoll_"), *sample.labels.values()): sample.value
-        for family in gauges(overview)
+        for family in gauges(replace(seen, **changes))
         for sample in family.samples
     }
 
 
-def test_the_state_is_one_series_of_all_states() -> None:
-    found = series(SmallHost())
+def test_the_state_is_one_series_of_all_states(seen: Overview) -> None:
+    found = series(seen)
     states = {key[1]: value for key, value in found.items() if key[0] == "state"}
     assert states == {"starting": 0, "ready": 1, "degraded": 0, "stopping": 0}
     assert found["claims_open",] == found["health_check", "livez", "loop"] == 1
-    assert found["state_changed_timestamp_seconds",] == SINCE
+    assert found["state_changed_timestamp_seconds",] == seen.status.since
 
 
-def test_a_fault_is_shown_at_its_part() -> None:
-    host = SmallHost()
-    found = series(host, status=replace(host.status(), fault=Fault("placement", "It does not answer.")))
+def test_a_fault_is_shown_at_its_part(seen: Overview) -> None:
+    found = series(seen, status=replace(seen.status, fault=Fault("placement", "It does not answer.")))
     assert [key[1] for key, value in found.items() if key[0] == "fault" and value] == ["placement"]
 
 
-def test_usage_without_an_inventory_is_shown_as_well() -> None:
-    found = series(SmallHost(), used={ROOT: {"VCPU": 3, "DISK_GB": 0}, CELL: {"PCPU": 2}})
-    assert (
-        found["inventory_used", "host1", "VCPU"] == 3 and found["inventory_capacity", "host1", "VCPU"] == 64
-    )
-    assert found["inventory_used", "host1_numa0", "PCPU"] == 2
-    assert found["inventory_size", "host1_numa0", "PCPU"] == 0
-    assert found["providers",] == 3
+def test_usage_without_an_inventory_is_shown_as_well(seen: Overview) -> None:
+    root, card, *_ = seen.tree
+    found = series(seen, used={root.uuid: {"VCPU": 3, "DISK_GB": 0}, card.uuid: {"PCPU": 2}})
+    assert found["inventory_used", HOST, "VCPU"] == 3 and found["inventory_capacity", HOST, "VCPU"] == 128
+    assert found["inventory_used", card.name, "PCPU"] == 2
+    assert found["inventory_size", card.name, "PCPU"] == 0
+    assert found["providers",] == 4
 
 
-def test_guests_without_a_claim_are_counted() -> None:
-    host = SmallHost()
-    found = series(host, status=replace(host.status(), audited=None))
+def test_guests_without_a_claim_are_counted(seen: Overview) -> None:
+    found = series(seen, status=replace(seen.status, audited=None))
     assert found["unclaimed_guests",] == found["guests", "running"] == 1
     assert ("last_audit_timestamp_seconds",) not in found
 

@@ -3,15 +3,18 @@
 import html
 import re
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from unittest.mock import Mock
 from uuid import NAMESPACE_DNS, uuid5
 
 import pytest
-from kits.api_host import SmallHost
+from kits.status import HOST, Sight, sight
 from werkzeug.test import Client, TestResponse
 
 from agent.audit.finding import Finding
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
 from agent.status.host_status import LOOP_LATE_S, PASS_STUCK_S, HealthInputs, judge_health
@@ -19,46 +22,54 @@ from agent.status.overview import Fault, HealthCheck, HostState, Overview
 from agent.status.web import View, Web, render_page
 
 
-def get(path: str, *, local: bool = True, host: str = "localhost", method: str = "GET") -> TestResponse:
-    return Client(Web(SmallHost().host_status, local=local)).open(path, method=method, headers={"Host": host})
+@pytest.fixture(scope="module")
+def host() -> Iterator[Sight]:
+    with sight() as shown:
+        yield shown
+
+
+Get = Callable[..., TestResponse]
+
+
+@pytest.fixture
+def get(host: Sight) -> Get:
+    def get(path: str, *, local: bool = True, at: str = "localhost", method: str = "GET") -> TestResponse:
+        return Client(Web(host.host_status, local=local)).open(path, method=method, headers={"Host": at})
+
+    return get
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/metrics"])
 @pytest.mark.parametrize("local", [True, False])
-def test_health_and_metrics_are_at_every_address(path: str, local: bool) -> None:
+def test_health_and_metrics_are_at_every_address(get: Get, path: str, local: bool) -> None:
     reply = get(path, local=local)
     assert reply.status_code == 200 and reply.headers["Cache-Control"] == "no-store"
 
 
-def test_the_page_is_at_loopback_only() -> None:
-    assert b"<h1>host1</h1>" in get("/").data
+def test_the_page_is_at_loopback_only(get: Get) -> None:
+    assert f"<h1>{HOST}</h1>".encode() in get("/").data
     refused = get("/", local=False)
     assert refused.status_code == 403 and b"at loopback addresses only" in refused.data
 
 
-def test_a_loopback_address_refuses_requests_for_another_host() -> None:
-    assert get("/metrics", host="evil.example").status_code == 421
-    assert get("/metrics", host="127.0.0.1:9464").status_code == 200
-    assert get("/metrics", host="evil.example", local=False).status_code == 200
+def test_a_loopback_address_refuses_requests_for_another_host(get: Get) -> None:
+    assert get("/metrics", at="evil.example").status_code == 421
+    assert get("/metrics", at="127.0.0.1:9464").status_code == 200
+    assert get("/metrics", at="evil.example", local=False).status_code == 200
 
 
 @pytest.mark.parametrize(
     ("path", "method", "status"),
     [("/nothing", "GET", 404), ("/metrics", "POST", 405), ("/?refresh=1", "GET", 400)],
 )
-def test_other_requests_are_errors_in_text(path: str, method: str, status: int) -> None:
+def test_other_requests_are_errors_in_text(get: Get, path: str, method: str, status: int) -> None:
     reply = get(path, method=method)
     assert reply.status_code == status and reply.content_type.startswith("text/plain")
 
 
-def test_an_unexpected_error_shows_no_details() -> None:
-    host = SmallHost()
-
-    def fault() -> None:
-        raise ZeroDivisionError("the secret inside")
-
-    host.fault = fault
-    reply = Client(Web(host.host_status, local=True)).get("/healthz", headers={"Host": "localhost"})
+def test_an_unexpected_error_shows_no_details(host: Sight, get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host.host_status, "health", Mock(side_effect=ZeroDivisionError("the secret inside")))
+    reply = get("/healthz")
     assert reply.status_code == 500 and b"secret" not in reply.data
 
 
@@ -108,12 +119,18 @@ SPELT = "a\\u202eb\\x1b[2Jc\\x9bd\\u2066e\\u200bf\\ng\\U000e0041h&lt;i&gt;"
 
 
 @cache
+def empty() -> Overview:
+    with sight() as shown:
+        return shown.host_status.overview()
+
+
+@cache
 def crowd(count: int) -> Overview:
     guests = (
         Guest(str(uuid5(NAMESPACE_DNS, str(each))), f"web{each:04}", GuestState.RUNNING, {"VCPU": 1})
         for each in range(count)
     )
-    return replace(SmallHost().host_status.overview(), guests=tuple(guests), claims={})
+    return replace(empty(), guests=tuple(guests))
 
 
 def shown(count: int, view: View) -> tuple[list[str], str]:
@@ -149,9 +166,9 @@ def test_a_text_finds_guests_in_any_case_and_goes_along_to_the_next_page() -> No
 
 
 def test_the_link_of_a_state_shows_as_many_as_it_says() -> None:
-    host = SmallHost()
-    host.claim(ClaimRequest(str(uuid5(NAMESPACE_DNS, "0")), (RequestGroup("", {"VCPU": 1}),)))
-    overview = replace(host.host_status.overview(), guests=crowd(30).guests)
+    uuid = str(uuid5(NAMESPACE_DNS, "0"))
+    asked = ClaimRequest(uuid, (RequestGroup("", {"VCPU": 1}),))
+    overview = replace(crowd(30), claims={uuid: Claim(uuid, ClaimState.CLAIMED, asked, {})})
     links = re.findall(r'<a href="(\S+)">(\d+) ([\w ]+)</a>', render_page(overview, None, ()))
     assert {state for _, _, state in links} == {"claimed", "unclaimed"}
     for link, count, state in links:
@@ -185,8 +202,8 @@ def test_a_long_list_is_folded(count: int, folded: bool) -> None:
 @pytest.mark.parametrize(
     "asked", ["page=0", "page=x", "page=1000000", "page=" + "9" * 5000, "find=" + "x" * 201]
 )
-def test_what_cannot_be_asked_is_refused(asked: str) -> None:
-    reply = Client(Web(SmallHost().host_status, local=True)).get(f"/?{asked}", headers={"Host": "localhost"})
+def test_what_cannot_be_asked_is_refused(get: Get, asked: str) -> None:
+    reply = get(f"/?{asked}")
     assert reply.status_code == 400 and asked.partition("=")[0] in reply.text and len(reply.text) < 400
 
 
