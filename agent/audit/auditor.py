@@ -47,6 +47,7 @@ _ORDER: Sequence[type] = get_args(Repair)
 """The steps of repairs, in the order in which they are executed."""
 
 
+@dataclass(eq=False)
 class AuditReader:
     """Reads what the audit compares: the driver, the agent's claims and moves, and Placement.
 
@@ -59,70 +60,59 @@ class AuditReader:
     host had no more at the last pass.
     """
 
-    def __init__(
-        self,
-        tracker: ResourceTracker,
-        client: PlacementClient,
-        root: str,
-        guests: Callable[[], tuple[Guest, ...]],
-        devices: Callable[[], Mapping[str, str]],
-        known_tree: Callable[[], ProviderTree | None],
-        leads: Callable[[], Sequence[Instruction]] = tuple,
-        vanished: Callable[[], frozenset[tuple[str, str]]] = frozenset,
-    ) -> None:
-        self._tracker = tracker
-        self._client = client
-        self._root = root
-        self._guests = guests
-        self._devices = devices
-        self._known_tree = known_tree
-        self._leads = leads
-        self._vanished = vanished
+    tracker: ResourceTracker
+    client: PlacementClient
+    root: str
+    guests: Callable[[], tuple[Guest, ...]]
+    devices: Callable[[], Mapping[str, str]]
+    known_tree: Callable[[], ProviderTree | None] = lambda: None
+    leads: Callable[[], Sequence[Instruction]] = tuple
+    vanished: Callable[[], frozenset[tuple[str, str]]] = frozenset
 
     def observe(self) -> Observation:
         """Read the host once. Raises DriverError, PlacementError, StateError."""
-        guests = self._guests()
-        with self._tracker.reading() as reading:
-            tree, allocations = self._client.read_tree_with(
-                self._root, self._known_tree(), self._client.provider_allocations
+        guests = self.guests()
+        with self.tracker.reading() as reading:
+            tree, allocations = self.client.read_tree_with(
+                self.root, self.known_tree(), self.client.provider_allocations
             )
-            if self._root not in tree and self._tracker.claims():
+            if self.root not in tree and self.tracker.claims():
                 raise errors.PlacementError(
-                    f"Placement has no provider of this host ({self._root}), and the agent has claims: its "
+                    f"Placement has no provider of this host ({self.root}), and the agent has claims: its "
                     "database was lost or replaced. Nothing was compared; `plimsoll status` has the remedy."
                 )
             holders = {uuid: each.consumers for uuid, each in allocations.items()}
-            self._tracker.observe(holders, reading)  # another client's DELETE raises no generation
-        known = self._tracker.view.snapshot()
+            self.tracker.observe(holders, reading)  # another client's DELETE raises no generation
+        known = self.tracker.view.snapshot()
         self._check_tree(tree, known.host, known.claims.values())
-        _, cells = self._tracker.view.host_and_cells()
+        _, cells = self.tracker.view.host_and_cells()
         shared = [provider for provider in known.host.tree if not known.host.is_own(provider.uuid)]
         with_shared = ProviderTree([*tree, *(provider for provider in shared if provider.uuid not in tree)])
         observation = Observation(
-            host=replace(ProviderIndex.of(with_shared, self._root), caps=known.host.caps),
-            unreserved=ProviderIndex.of(without_reservations(with_shared, known.host.tree), self._root),
-            unheld=self._tracker.view.unheld(),
-            moved_away=self._tracker.circumstances().moved_away,
+            host=replace(ProviderIndex.of(with_shared, self.root), caps=known.host.caps),
+            unreserved=ProviderIndex.of(without_reservations(with_shared, known.host.tree), self.root),
+            unheld=self.tracker.view.unheld(),
+            moved_away=self.tracker.circumstances().moved_away,
             guests={guest.uuid: guest for guest in guests},
             claims=known.claims,
             moves=known.moves,
-            whereabouts=self._tracker.whereabouts(),
-            leads=self._leads(),
-            vanished=self._vanished(),
-            lost=self._tracker.note_lost(),
-            emptied=self._tracker.emptied,
+            whereabouts=self.tracker.whereabouts(),
+            leads=self.leads(),
+            vanished=self.vanished(),
+            lost=self.tracker.note_lost(),
+            emptied=self.tracker.emptied,
             holders=holders,
-            devices={device: uuid for uuid, device in self._devices().items()},
+            devices={device: uuid for uuid, device in self.devices().items()},
             offered=known.offered,
             cells=cells,
             shared={
                 consumer: {uuid: amounts for uuid, amounts in held.items() if not known.host.is_own(uuid)}
                 for consumer, held in known.others.items()
             },
-            ages={consumer: self._tracker.age_s(claim.since) for consumer, claim in known.claims.items()},
-            unhealthy=self._tracker.cordons.unhealthy(),
-            found=self._tracker.view.found_guests(),
-            left=self._tracker.view.departed(),
+            ages={consumer: self.tracker.age_s(claim.since) for consumer, claim in known.claims.items()},
+            unhealthy=self.tracker.cordons.unhealthy(),
+            found=self.tracker.view.found_guests(),
+            left=self.tracker.view.departed(),
         )
         return self._with_others(observation)
 
@@ -153,7 +143,7 @@ class AuditReader:
             return observation
         instances = observation.instances
         lost = {instances.get(claim.consumer, claim.consumer) for claim in observation.lost_claims()}
-        held = {instance: self._client.allocations_of(instance).allocations for instance in sorted(lost)}
+        held = {instance: self.client.allocations_of(instance).allocations for instance in sorted(lost)}
         elsewhere = {
             instance: allocations
             for instance, allocations in held.items()
@@ -161,12 +151,12 @@ class AuditReader:
         }
         if not elsewhere and observation.guests.keys() <= observation.consumers:
             return observation
-        types = {other: self._client.allocations_of(other).consumer_type for other in sorted(others)}
+        types = {other: self.client.allocations_of(other).consumer_type for other in sorted(others)}
         return replace(observation, elsewhere=elsewhere, types=types)
 
     def guests_now(self) -> Mapping[str, Guest]:
         """{uuid: guest} of the guests that the driver has now. Raises DriverError."""
-        return {guest.uuid: guest for guest in self._guests()}
+        return {guest.uuid: guest for guest in self.guests()}
 
     def judge_row(self, observation: Observation, instance: str) -> tuple[Finding, ...]:
         """Judge the instance's row; none while an operation on one of its consumers is under way.
@@ -175,9 +165,9 @@ class AuditReader:
         """
         moving = {move.instance: move.migration for move in observation.moves if not move.ended}
         turns = (
-            self._tracker.turns.take_both(instance, moving[instance])
+            self.tracker.turns.take_both(instance, moving[instance])
             if instance in moving
-            else self._tracker.turns.take(instance)
+            else self.tracker.turns.take(instance)
         )
         try:
             with turns:
@@ -187,7 +177,7 @@ class AuditReader:
 
     def judge_row_alone(self, observation: Observation, instance: str) -> tuple[Finding, ...]:
         """The same for a caller that has the turns of the row's consumers. Raises StateError."""
-        known = self._tracker.view.snapshot()
+        known = self.tracker.view.snapshot()
         present = replace(observation, claims=known.claims, moves=known.moves)
         return tuple(judge_row(RowCase.of(present, instance)))
 
@@ -197,21 +187,21 @@ class AuditReader:
         Raises PlacementError, StateError.
         """
         try:
-            with self._tracker.turns.take(consumer):
+            with self.tracker.turns.take(consumer):
                 return self.judge_consumer_alone(observation, consumer)
         except errors.ClaimConflict:
             return None
 
     def judge_consumer_alone(self, observation: Observation, consumer: str) -> Finding | None:
         """The same for a caller that has the consumer's turn. Raises PlacementError, StateError."""
-        known = self._tracker.view.snapshot()
-        placed = self._client.allocations_of(consumer)
+        known = self.tracker.view.snapshot()
+        placed = self.client.allocations_of(consumer)
         departed = self._departed(observation, placed, known.claims)
         present = replace(
             observation,
             claims=known.claims,
             moves=known.moves,
-            settling=self._tracker.settling(),
+            settling=self.tracker.settling(),
             departed=departed,
             migrations=self._migrations(observation, placed, known.claims),
         )
@@ -223,7 +213,7 @@ class AuditReader:
         # A repair by a claim that would be refused is none: the book says what a claim gets.
         for step in finding.repair:
             if isinstance(step, ClaimUse | TakeClaim):
-                fit = self._tracker.explain(step.request, step.restriction)
+                fit = self.tracker.explain(step.request, step.restriction)
                 is_written = isinstance(step, ClaimUse)
                 lacking = present.lacking(finding.subject, fit.allocations) if is_written else ()
                 if not fit.fits or lacking:
@@ -244,7 +234,7 @@ class AuditReader:
         if not observation.own_part(placed.allocations) or not may_be_migration(placed.consumer_type):
             return {}
         return {
-            uuid: self._client.allocations_of(uuid)
+            uuid: self.client.allocations_of(uuid)
             for uuid in observation.guests
             if uuid not in observation.consumers
         }
@@ -260,7 +250,7 @@ class AuditReader:
         is_migration = placed.consumer_type == MIGRATION_TYPE
         if placed.consumer in here or is_migration or not observation.own_part(placed.allocations):
             return 0
-        return self._client.count_consumers(MIGRATION_TYPE, placed.project_id, placed.user_id)
+        return self.client.count_consumers(MIGRATION_TYPE, placed.project_id, placed.user_id)
 
     def judge_move(self, observation: Observation, move: Move) -> Finding | None:
         """Judge the move; None also while an operation on it is under way.
@@ -268,12 +258,12 @@ class AuditReader:
         Raises PlacementError, StateError.
         """
         try:
-            with self._tracker.turns.take_both(move.instance, move.migration):
-                present = self._tracker.moves().get(move.migration)
+            with self.tracker.turns.take_both(move.instance, move.migration):
+                present = self.tracker.moves().get(move.migration)
                 if present is None or present.instance != move.instance:
                     return None
-                instance = self._client.allocations_of(move.instance)
-                migration = self._client.allocations_of(move.migration)
+                instance = self.client.allocations_of(move.instance)
+                migration = self.client.allocations_of(move.migration)
                 return judge_move(MoveCase(observation, present, instance, migration))
         except errors.ClaimConflict:
             return None
@@ -386,7 +376,7 @@ class AuditReport:
 
 
 class Auditor:
-    """Audits one host. Any thread may call; one audit runs at a time. The parameters are `AuditReader`'s.
+    """Audits one host. Any thread may call; one audit runs at a time.
 
     `check_writer` raises AnotherWriter where another agent may write as this host, by the tree that was read:
     what differs may be its own then. `may_not_heal` says from that tree, and whether the repair takes
@@ -395,20 +385,13 @@ class Auditor:
 
     def __init__(
         self,
-        tracker: ResourceTracker,
-        client: PlacementClient,
-        root: str,
-        guests: Callable[[], tuple[Guest, ...]],
-        devices: Callable[[], Mapping[str, str]],
-        known_tree: Callable[[], ProviderTree | None] = lambda: None,
-        leads: Callable[[], Sequence[Instruction]] = tuple,
+        reader: AuditReader,
         *,
-        vanished: Callable[[], frozenset[tuple[str, str]]] = frozenset,
         check_writer: Callable[[ProviderTree], None] = lambda tree: None,
         may_not_heal: Callable[[ProviderTree, bool], str | None] = lambda tree, taking: None,
     ) -> None:
-        self._reader = AuditReader(tracker, client, root, guests, devices, known_tree, leads, vanished)
-        self._repairer = Repairer(tracker, self._reader)
+        self._reader = reader
+        self._repairer = Repairer(reader.tracker, reader)
         self._check_writer = check_writer
         self._may_not_heal = may_not_heal
         self._lock = threading.Lock()

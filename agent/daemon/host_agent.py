@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from agent import errors, log
 from agent.api.operations import Operations
-from agent.audit.auditor import Auditor, AuditReport
+from agent.audit.auditor import Auditor, AuditReader, AuditReport
 from agent.backoff import Backoff
 from agent.carving.files import (
     BootNeeds,
@@ -654,7 +654,7 @@ def assemble(
         tree_cache=TreeCache(settings.state_path, home_name(settings.placement)),
         clock=clock.now,
     )
-    auditor = Auditor(
+    reader = AuditReader(
         tracker,
         client,
         identity.uuid,
@@ -662,7 +662,10 @@ def assemble(
         journal.devices,
         lambda: reconciler.tree,
         lambda: reconciler.leads,
-        vanished=lambda: reconciler.vanished,
+        lambda: reconciler.vanished,
+    )
+    auditor = Auditor(
+        reader,
         check_writer=reconciler.check_audited,
         may_not_heal=lambda tree, taking: reconciler.holds_back(tree, taking=taking),
     )

@@ -104,18 +104,13 @@ class ExpectedGuests:
 LOG = log.get(__name__)
 
 
+@dataclass(eq=False)
 class GuestAdmission:
     """Any thread may call. `devices` returns {provider uuid: device}."""
 
-    def __init__(
-        self,
-        tracker: ResourceTracker,
-        client: PlacementClient,
-        devices: Callable[[], Mapping[str, str]],
-    ) -> None:
-        self._tracker = tracker
-        self._client = client
-        self._devices = devices
+    tracker: ResourceTracker
+    client: PlacementClient
+    devices: Callable[[], Mapping[str, str]]
 
     def admit(self, guest: Guest) -> GateVerdict:
         """Let the guest start on a claim that covers its domain.
@@ -128,11 +123,11 @@ class GuestAdmission:
             if claim is not None:
                 # The disks of a guest that comes in, or that cannot be read now, are those that are claimed.
                 incoming = domain_demand.with_allocated_disk(guest, claim.allocations)
-                incoming = domain_demand.with_claimed_devices(incoming, claim, self._devices())
+                incoming = domain_demand.with_claimed_devices(incoming, claim, self.devices())
             wanted = self.request_for(incoming, claim)
             return demand_of(incoming, wanted), claim is not None and self._covers(claim, wanted, move)
 
-        claim, was_held = self._tracker.admit(guest.uuid, decide)
+        claim, was_held = self.tracker.admit(guest.uuid, decide)
         outcome = GateOutcome.HELD if was_held else GateOutcome.CLAIMED
         held = f"{label(claim.request)} holds {amounts_text(claim.request.resources)}"
         return GateVerdict(outcome, claim.consumer, held)
@@ -143,10 +138,10 @@ class GuestAdmission:
         Raises ClaimsClosed before the first inventory, and DoesNotFit for a mediated device that the agent
         does not know yet, and for a unit that a claim could only have another one for.
         """
-        place = self._tracker.view.place
+        place = self.tracker.view.place
         if place.host.root is None:
             raise errors.ClaimsClosed("Claims are closed: the agent has not read the whole host yet.")
-        devices = {device: uuid for uuid, device in self._devices().items()}
+        devices = {device: uuid for uuid, device in self.devices().items()}
         wanted = domain_demand.request_for_domain(guest, place, devices, claim)
         for unit in wanted.unmanaged:
             if unit.device.startswith(domain_demand.UNSEEN_MDEV):
@@ -209,13 +204,13 @@ class GuestAdmission:
         record decides.
         """
         try:
-            held = self._client.allocations_of(claim.consumer)
+            held = self.client.allocations_of(claim.consumer)
         except errors.PlacementUnavailable as error:
             LOG.warning(
                 "%s starts without a check whether it has moved away: %s", claim.consumer, error.message
             )
             return None, error
-        host = self._tracker.view.host
+        host = self.tracker.view.host
         if held.allocations and not any(host.is_own(uuid) for uuid in held.allocations):
             raise errors.ClaimConflict(
                 f"{label(claim.request)} has its resources on another host: it has moved there.",
@@ -242,7 +237,7 @@ class GuestAdmission:
                 )
             return
         try:
-            self._tracker.heal(allocations_for(claim, held.generation))
+            self.tracker.heal(allocations_for(claim, held.generation))
         except errors.PlacementFull as full:
             raise errors.ClaimConflict(
                 f"Placement holds nothing for {label(claim.request)} any more, and other consumers hold what "

@@ -148,33 +148,23 @@ class Pass:
         )
 
 
+@dataclass(eq=False)
 class PassSteps:
     """The steps of every pass, and the caches that spare them requests. One thread at a time may call."""
 
-    def __init__(
-        self,
-        client: PlacementClient,
-        tracker: ResourceTracker,
-        journal: Journal,
-        root_uuid: str,
-        reshape_runner: ReshapeRunner,
-        undone_reshapes: UndoneReshapes,
-        provider_config: ActiveProviderConfig,
-        allocations: AllocationCache,
-        owner_trait: str | None = None,
-        writer: Writer | None = None,
-    ) -> None:
-        self._client = client
-        self._tracker = tracker
-        self._journal = journal
-        self._root_uuid = root_uuid
-        self._reshape_runner = reshape_runner
-        self._undone_reshapes = undone_reshapes
-        self._provider_config = provider_config
-        self._allocations = allocations
-        self._owner_trait = owner_trait
-        self._writer = writer
-        self._sharing = SharingProvidersCache(client, root_uuid)
+    client: PlacementClient
+    tracker: ResourceTracker
+    journal: Journal
+    root_uuid: str
+    reshape_runner: ReshapeRunner
+    undone_reshapes: UndoneReshapes
+    provider_config: ActiveProviderConfig
+    allocations: AllocationCache
+    owner_trait: str | None = None
+    writer: Writer | None = None
+
+    def __post_init__(self) -> None:
+        self._sharing = SharingProvidersCache(self.client, self.root_uuid)
 
     def resolve(self, seen: HostView, current: ProviderTree) -> Pass:
         """Work out the tree that Placement is to hold; no request is made and nothing is written.
@@ -182,36 +172,36 @@ class PassSteps:
         Raises DriverDataError where the description is wrong, ForeignOwner where another service owns the
         root, StateError.
         """
-        overlaid = self._provider_config.overlay(seen.description, current)
+        overlaid = self.provider_config.overlay(seen.description, current)
         description = overlaid.description
-        pause = self._tracker.admission.pause
+        pause = self.tracker.admission.pause
         if pause is not None and pause.schedulers:
             description = with_status_disabled(description)
-        if self._owner_trait is not None:
-            check_owner(current.get(self._root_uuid), self._owner_trait)
-            description = with_owner(description, self._owner_trait)
-        resolved = resolve(description, current, self._owned(current), self._root_uuid)
-        if self._writer is not None:
-            resolved = self._writer.mark(resolved, current)
-        gone = gone_units(Place(offered=resolved.units), self._tracker.view.rows().values())
-        resolved = count_gone(resolved, gone, description.moves, self._names(seen), self._tracker.moves())
+        if self.owner_trait is not None:
+            check_owner(current.get(self.root_uuid), self.owner_trait)
+            description = with_owner(description, self.owner_trait)
+        resolved = resolve(description, current, self._owned(current), self.root_uuid)
+        if self.writer is not None:
+            resolved = self.writer.mark(resolved, current)
+        gone = gone_units(Place(offered=resolved.units), self.tracker.view.rows().values())
+        resolved = count_gone(resolved, gone, description.moves, self._names(seen), self.tracker.moves())
         used, unheld = self._survey(seen, resolved)
-        cordons = self._tracker.cordons
+        cordons = self.tracker.cordons
         cordoned = cordoned_units(resolved.units, resolved.devices, cordons.addresses)
         units = {uuid: here for uuid, here in resolved.units.items() if uuid not in resolved.cards}
         idle = cordons.idle(units, cordoned)
-        rows = self._tracker.view.rows()
+        rows = self.tracker.view.rows()
         claiming = [guest for guest in seen.guests if guest.uuid in rows and rows[guest.uuid].has]
         pages = {
             **idle_pages(resolved.tree, resolved.devices, used, cordons.addresses),
             **idle_withheld(resolved, used, claiming),
         }
-        caps = self._provider_config.caps
+        caps = self.provider_config.caps
         # The tracker knows what excludes what on a device: it is told of the tree without these reservations.
         alone = reserve_used(resolved, current, with_idle(used, idle), description.moves, exclusive=False)
         offered_here = with_caps(reserve_cordoned(alone, cordoned, idle, pages).tree, caps)
         resolved = reserve_used(resolved, current, with_idle(used, idle), description.moves)
-        left = self._tracker.view.left_on_cards(resolved.cards, resolved.units)
+        left = self.tracker.view.left_on_cards(resolved.cards, resolved.units)
         resolved = replace(resolved, tree=reserve_places(resolved.tree, left, used))
         resolved = reserve_cordoned(resolved, cordoned, idle, pages)
         offered = [
@@ -227,8 +217,8 @@ class PassSteps:
                 *resolved.problems,
                 *overlaid.conflicts,
                 *cordons.sentences,
-                *((self._writer.problem,) if self._writer is not None and self._writer.problem else ()),
-                *_units_of_two(self._tracker.view.rows().values()),
+                *((self.writer.problem,) if self.writer is not None and self.writer.problem else ()),
+                *_units_of_two(self.tracker.view.rows().values()),
             ),
         )
         desired = Desired(resolved.tree, resolved.owned)
@@ -245,26 +235,26 @@ class PassSteps:
         """
         whole = self._sharing.add_to(current, reread=reread)
         known = {provider.uuid for provider in whole if provider.inventories}
-        with self._tracker.reading() as reading:
-            suspects = seen.doubted | self._tracker.view.doubtful()
+        with self.tracker.reading() as reading:
+            suspects = seen.doubted | self.tracker.view.doubtful()
             if in_full:
                 suspects |= known
-            elif reread or self._allocations.is_saved:
-                held = self._tracker.view.held()
-                suspects |= self._allocations.used_otherwise(self._root_uuid, current, held)
-            fresh = self._allocations.read(whole, suspects)
+            elif reread or self.allocations.is_saved:
+                held = self.tracker.view.held()
+                suspects |= self.allocations.used_otherwise(self.root_uuid, current, held)
+            fresh = self.allocations.read(whole, suspects)
             holders = {uuid: fresh.held.get(uuid, {}) for uuid in known - fresh.kept}
-            self._tracker.observe(holders, reading)
-        self._tracker.departures.find()
+            self.tracker.observe(holders, reading)
+        self.tracker.departures.find()
 
     def _survey(self, seen: HostView, resolved: ResolvedDescription) -> tuple[Usages, UnheldUse]:
         """What all rows need, and what of it Placement does not hold, on the host as it is described."""
-        survey = self._tracker.view.survey(self._place(seen, resolved))
+        survey = self.tracker.view.survey(self._place(seen, resolved))
         return survey.used, UnheldUse(*survey[1:])
 
     def _place(self, seen: HostView, resolved: ResolvedDescription) -> Place:
         """The host as it is described."""
-        host = ProviderIndex.of(self._sharing.around(resolved.tree), self._root_uuid, resolved.ways)
+        host = ProviderIndex.of(self._sharing.around(resolved.tree), self.root_uuid, resolved.ways)
         return Place(host, resolved.units, HostCells.of(_layout(seen, resolved), host))
 
     def find_departed(self, this: Pass) -> Pass:
@@ -273,9 +263,9 @@ class PassSteps:
         Without it, the first pass reserves what a migration holds of which this host has yet to learn.
         Raises PlacementError, and as `resolve`.
         """
-        if self._tracker.view.host.root is not None:
+        if self.tracker.view.host.root is not None:
             return this  # `read_held` has found them
-        self._tracker.departures.find(self._place(this.seen, this.resolved))
+        self.tracker.departures.find(self._place(this.seen, this.resolved))
         return self.resolve(this.seen, this.current)
 
     def unheld_in_placement(self, this: Pass) -> UnheldUse:
@@ -291,8 +281,8 @@ class PassSteps:
 
         Raises PlacementError, StateError where the outcome is still unknown.
         """
-        if self._reshape_runner.settle(this.exact_units):
-            this = self.resolve(this.seen, self._client.read_tree(self._root_uuid, this.current))
+        if self.reshape_runner.settle(this.exact_units):
+            this = self.resolve(this.seen, self.client.read_tree(self.root_uuid, this.current))
         return self.resolve(this.seen, this.current) if self._follow_placement(this) else this
 
     def _follow_placement(self, this: Pass) -> bool:
@@ -300,27 +290,27 @@ class PassSteps:
 
         Returns whether any did. Without such a record that costs nothing. Raises PlacementError, StateError.
         """
-        rows = self._tracker.view.rows().values()
+        rows = self.tracker.view.rows().values()
         known = dict(chain(*(row.held.items() for row in rows)))
         led = self._led(this, rows)
 
         def relocations(held: Mapping[str, Allocations]) -> tuple[Relocation, ...]:
             if not this.leads:
                 return ()
-            records = self._tracker.records(this.exact_units)
+            records = self.tracker.records(this.exact_units)
             found = follow_placement(records, held, this.leads, this.current)
             decided = {each.consumer for each in found} | led.keys()
             left_behind = follow_inventory(records, {**known, **held}, this.leads, this.current)
             return (*found, *(each for each in left_behind if each.consumer not in decided))
 
-        self._tracker.note_led(led)
+        self.tracker.note_led(led)
         consumers = {each.consumer for each in relocations(known)}
         if not consumers:
             return False
         here = self._sharing.around(this.current)
         try:
-            with self._tracker.turns_on((), consumers):
-                held = self._client.allocations_of_all(consumers)
+            with self.tracker.turns_on((), consumers):
+                held = self.client.allocations_of_all(consumers)
                 found = relocations(
                     {
                         consumer: {uuid: part for uuid, part in each.allocations.items() if uuid in here}
@@ -329,7 +319,7 @@ class PassSteps:
                 )
                 found = tuple(each for each in found if each.consumer in consumers)
                 if found:
-                    self._tracker.follow_placement(found, this.exact_units)
+                    self.tracker.follow_placement(found, this.exact_units)
         except errors.ClaimConflict as conflict:
             LOG.debug("Records follow a reshape at the next pass: %s", conflict.message)
             return False
@@ -362,7 +352,7 @@ class PassSteps:
         if not strangers:
             return {}
         # Each stranger is tried as what holds the place, also for an instance that is away.
-        records = HostRecords(self._tracker.claims(), self._tracker.moves(), this.exact_units)
+        records = HostRecords(self.tracker.claims(), self.tracker.moves(), this.exact_units)
         led: dict[str, list[Passage]] = {}
         for consumer, claim in records.claims.items():
             if consumer in holds:
@@ -385,10 +375,10 @@ class PassSteps:
 
         Raises ReshapeRefused for an instruction that names an unknown provider, PlacementError, StateError.
         """
-        description = name_claimed_cells(this.description, self._tracker.claims(), self._tracker.moves())
-        receipts = self._undone_reshapes.with_ids(self._undone_reshapes.ids() if undone is None else undone)
-        records = self._tracker.records(this.exact_units)
-        desired = desired_state(self._client, description, this.current, this.resolved, receipts, records)
+        description = name_claimed_cells(this.description, self.tracker.claims(), self.tracker.moves())
+        receipts = self.undone_reshapes.with_ids(self.undone_reshapes.ids() if undone is None else undone)
+        records = self.tracker.records(this.exact_units)
+        desired = desired_state(self.client, description, this.current, this.resolved, receipts, records)
         if receipts.receipts:  # what is undone stays where it was before the driver described it elsewhere
             this = replace(this, unheld=self._unheld_on(desired.tree, this))
         # Allocations are about to come to the slots of a reshape: what is unheld there shows afterwards.
@@ -407,11 +397,11 @@ class PassSteps:
         still = _with_reserved(desired, this.unheld.part(_moving(desired), on=True))
         reached = this
         try:
-            proved = self._reshape_runner.prepare(this.current, desired, this.exact_units)
-            reached = self._write(this, self._reshape_runner.reserve_sources(this.current, still))
+            proved = self.reshape_runner.prepare(this.current, desired, this.exact_units)
+            reached = self._write(this, self.reshape_runner.reserve_sources(this.current, still))
             _check_others(this, reached.current)
             self._refresh_tracker(reached, reached.current, _moving(desired))
-            tree = self._reshape_runner.perform(
+            tree = self.reshape_runner.perform(
                 this.current,
                 reached.current,
                 desired,
@@ -435,9 +425,9 @@ class PassSteps:
         if this.pending is None:
             written = self._write(this, this.desired.tree)
             if not this.desired.due:
-                self._reshape_runner.forget_sources()
+                self.reshape_runner.forget_sources()
             return written
-        return self._write(this, self._reshape_runner.reserve_sources(this.current, this.desired))
+        return self._write(this, self.reshape_runner.reserve_sources(this.current, this.desired))
 
     def reserve_more(self, this: Pass) -> Pass:
         """Reserve what is unheld beyond what Placement has reserved already; take no reservation back.
@@ -461,8 +451,8 @@ class PassSteps:
                     replace(provider, inventories={**provider.inventories, **inventories})
                 )
         operations, foreign = plan(this.current, wanted), set[str]()
-        tree = apply(operations, self._client, this.current, read_again=foreign.add)
-        self._allocations.follow_writes(this.current, tree, foreign)
+        tree = apply(operations, self.client, this.current, read_again=foreign.add)
+        self.allocations.follow_writes(this.current, tree, foreign)
         return replace(this, current=tree)
 
     def inform_tracker(self, this: Pass) -> tuple[Pass, Held]:
@@ -475,8 +465,8 @@ class PassSteps:
         if this.pending is not None:
             this = replace(this, unheld=self.unheld_in_placement(this))
         offered = without_reservations(this.current, this.offered_here, withheld)
-        caps, names = self._provider_config.caps, self._names(this.seen)
-        overused = find_overuse(offered, held, caps, names, self._tracker.moves())
+        caps, names = self.provider_config.caps, self._names(this.seen)
+        overused = find_overuse(offered, held, caps, names, self.tracker.moves())
         return replace(this, overused=overused), held
 
     def next_plan(self, this: Pass) -> Plan:
@@ -489,7 +479,7 @@ class PassSteps:
         wanted = desired.tree
         if desired.due:
             try:
-                self._reshape_runner.prepare(this.current, desired, this.exact_units)
+                self.reshape_runner.prepare(this.current, desired, this.exact_units)
                 refused = False
             except errors.ReshapeRefused:
                 refused = True
@@ -505,7 +495,7 @@ class PassSteps:
         """
         operations = plan(this.current, wanted)
         removed = removed_classes(operations)
-        held = {provider: self._client.provider_allocations(provider).consumers for provider in removed}
+        held = {provider: self.client.provider_allocations(provider).consumers for provider in removed}
         retained = retain_held(this.current, wanted, removed, held, self._names(this.seen))
         return retained, plan(this.current, retained.tree) if retained.sentences else operations
 
@@ -514,19 +504,19 @@ class PassSteps:
 
         Raises UsageError for a receipt that cannot be undone, PlacementError, StateError.
         """
-        undone = self._undone_reshapes.ids_after(undo)
+        undone = self.undone_reshapes.ids_after(undo)
         refused: str | None = None
         relocations: tuple[Relocation, ...] = ()
         try:
             this = self.find_desired(this, undone)
             if this.desired.due:
-                relocations = self._reshape_runner.prepare(
+                relocations = self.reshape_runner.prepare(
                     this.current, this.desired, this.exact_units
                 ).reshape.relocations
         except errors.ReshapeRefused as refusal:
             refused = refusal.message
         used = {
-            provider.uuid: self._client.provider_usages(provider.uuid)
+            provider.uuid: self.client.provider_usages(provider.uuid)
             for provider in this.current
             if provider.inventories
         }
@@ -538,14 +528,14 @@ class PassSteps:
             tuple(instruction.move for instruction in this.desired.due),
             relocations,
             refused,
-            self._undone_reshapes.receipts(),
-            self._undone_reshapes.ids(),
+            self.undone_reshapes.receipts(),
+            self.undone_reshapes.ids(),
             this.desired.parked_notices,
             self._names(this.seen),
         )
 
     def _names(self, seen: HostView) -> Mapping[str, str]:
-        return consumer_names(seen.guests, self._tracker.claims().values(), self._tracker.moves().values())
+        return consumer_names(seen.guests, self.tracker.claims().values(), self.tracker.moves().values())
 
     def _write(self, this: Pass, wanted: ProviderTree) -> Pass:
         retained, operations = self._plan(this, wanted)
@@ -554,32 +544,32 @@ class PassSteps:
         tree = this.current
         if not operations.empty:
             if owned_meanwhile != owned:
-                self._journal.remember_owned(owned_meanwhile)
+                self.journal.remember_owned(owned_meanwhile)
             foreign: set[str] = set()
             try:
-                tree = apply(operations, self._client, this.current, read_again=foreign.add)
+                tree = apply(operations, self.client, this.current, read_again=foreign.add)
             except errors.ApplyError as error:
                 if isinstance(error.__cause__, errors.PlacementUnavailable):
                     raise error.__cause__ from error  # report an outage as an outage
                 raise
-            self._allocations.follow_writes(this.current, tree, foreign)
+            self.allocations.follow_writes(this.current, tree, foreign)
         owned_now = (
             this.desired.owned
             if retained.tree is this.desired.tree
             else owned_meanwhile.within(retained.tree)
         )
-        if self._journal.owned() != owned_now:
-            self._journal.remember_owned(owned_now)
-        if self._journal.devices() != this.resolved.devices:
-            self._journal.remember_devices(this.resolved.devices)
+        if self.journal.owned() != owned_now:
+            self.journal.remember_owned(owned_now)
+        if self.journal.devices() != this.resolved.devices:
+            self.journal.remember_devices(this.resolved.devices)
         written = (*this.written, *operations.operations)
         return replace(
             this, current=tree, written=written, retained=retained.sentences, vanished=retained.vanished
         )
 
     def _owned(self, current: ProviderTree) -> OwnedProviders:
-        owned = self._journal.owned()
-        return owned if owned.providers else recognize_owned(current, self._root_uuid)
+        owned = self.journal.owned()
+        return owned if owned.providers else recognize_owned(current, self.root_uuid)
 
     def _refresh_tracker(
         self, this: Pass, tree: ProviderTree, withheld: Collection[tuple[str, str]] = ()
@@ -590,23 +580,23 @@ class PassSteps:
         """
         whole = self._sharing.add_to(tree, reread=False)
         layout = _layout(this.seen, this.resolved)
-        with self._tracker.reading() as reading:
-            fresh = self._allocations.read(whole, self._tracker.view.doubtful())
+        with self.tracker.reading() as reading:
+            fresh = self.allocations.read(whole, self.tracker.view.doubtful())
             offered = without_reservations(whole, this.offered_here, withheld)
             try:
-                self._tracker.refresh(
+                self.tracker.refresh(
                     offered,
                     fresh.held,
                     this.resolved.units,
                     layout,
                     kept=fresh.kept,
                     reading=reading,
-                    caps=self._provider_config.caps,
+                    caps=self.provider_config.caps,
                 )
             except errors.StateError:
-                self._allocations.forget()
+                self.allocations.forget()
                 raise
-        return {uuid: holders for uuid, holders in self._tracker.view.held().items() if uuid in tree}
+        return {uuid: holders for uuid, holders in self.tracker.view.held().items() if uuid in tree}
 
 
 def _check_others(this: Pass, now: ProviderTree) -> None:

@@ -122,28 +122,17 @@ class _Sent:
     receipt: Receipt
 
 
+@dataclass(eq=False)
 class ReshapeRunner:
     """Carries out the reshapes of one host; the pass calls from one thread at a time."""
 
-    def __init__(
-        self,
-        client: PlacementClient,
-        tracker: ResourceTracker,
-        journal: Journal,
-        root_uuid: str,
-        *,
-        clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
-        new_id: Callable[[], str] = lambda: str(uuid4()),
-    ) -> None:
-        self._client = client
-        self._tracker = tracker
-        self._journal = journal
-        self._root_uuid = root_uuid
-        self._clock = clock
-        self._sleep = sleep
-        self._new_id = new_id
-        self._in_doubt = True
+    client: PlacementClient
+    tracker: ResourceTracker
+    journal: Journal
+    root_uuid: str
+    clock: Callable[[], float] = field(default=time.time, kw_only=True)
+    sleep: Callable[[float], None] = field(default=time.sleep, kw_only=True)
+    _in_doubt: bool = field(default=True, init=False)
 
     # Before the request
 
@@ -151,10 +140,10 @@ class ReshapeRunner:
         """Plan and prove the reshape; nothing is written. Raises ReshapeRefused, PlacementError."""
         allocated = self._read_holders(current, desired)
         named = {consumer for due in desired.moves for consumer in (due.move.consumers or {})}
-        claims = self._tracker.claims()
+        claims = self.tracker.claims()
         movers = self._movers(desired, allocated)
         if not (named | claims.keys()) <= allocated.all_holders:  # a migration may hold their part
-            allocated = replace(allocated, consumers=self._client.allocations_of_all(movers - claims.keys()))
+            allocated = replace(allocated, consumers=self.client.allocations_of_all(movers - claims.keys()))
         return self._plan(current, desired, allocated, exact)
 
     def reserve_sources(self, current: ProviderTree, desired: Desired) -> ProviderTree:
@@ -163,10 +152,10 @@ class ReshapeRunner:
         What was reserved before is journaled, so that the reshape can restore it. Raises StateError.
         """
         leaving, _ = moving_slots(desired.due)
-        known = read_slots(self._journal.reserved_slots())
+        known = read_slots(self.journal.reserved_slots())
         slots = {slot: known[slot] if slot in known else inventory_at(current, slot) for slot in leaving}
         if slots != known:
-            self._journal.remember_reserved_slots(slots_to_json(slots))
+            self.journal.remember_reserved_slots(slots_to_json(slots))
         return staged_tree(current, desired.tree, desired.due, reserve=True)
 
     def forget_sources(self) -> None:
@@ -174,8 +163,8 @@ class ReshapeRunner:
 
         A later reshape of the same inventory restores what it is then, not what it was before this one.
         """
-        if self._journal.reserved_slots():
-            self._journal.remember_reserved_slots([])
+        if self.journal.reserved_slots():
+            self.journal.remember_reserved_slots([])
 
     def _read_holders(self, tree: ProviderTree, desired: Desired) -> Allocated:
         """Who holds what on the touched providers; an empty provider has no holders, and needs no read."""
@@ -185,7 +174,7 @@ class ReshapeRunner:
             if provider is None:
                 continue
             if provider.inventories:
-                generations[uuid], holders[uuid] = self._client.provider_allocations(uuid)
+                generations[uuid], holders[uuid] = self.client.provider_allocations(uuid)
             else:
                 generations[uuid], holders[uuid] = provider.generation or 0, {}
         return Allocated(generations, holders, {})
@@ -203,7 +192,7 @@ class ReshapeRunner:
     def _read_allocated(self, tree: ProviderTree, desired: Desired) -> Allocated:
         """As `_read_holders`, with the whole allocation of each consumer that moves."""
         allocated = self._read_holders(tree, desired)
-        consumers = self._client.allocations_of_all(self._movers(desired, allocated))
+        consumers = self.client.allocations_of_all(self._movers(desired, allocated))
         gone = {who for who, each in consumers.items() if not each.allocations}  # released in between
         return replace(
             allocated,
@@ -222,7 +211,7 @@ class ReshapeRunner:
             for consumer, amounts in holders.items():
                 held[consumer] = {**held.get(consumer, {}), uuid: amounts}
         held |= {consumer: whole.allocations for consumer, whole in allocated.consumers.items()}
-        records = self._tracker.records(exact)
+        records = self.tracker.records(exact)
         guests = {guest.uuid for guest in exact.guests}
         migrations = {
             consumer
@@ -244,7 +233,7 @@ class ReshapeRunner:
                 desired.moves,
                 together,
                 typed - claimed.located.keys(),
-                self._tracker.view.departed(),
+                self.tracker.view.departed(),
             ),
             *still_held(desired.back, together),
         )
@@ -288,21 +277,21 @@ class ReshapeRunner:
         """
         leaving, coming = moving_slots(proved.instructions)
         for resource_class in new_custom_classes(coming, current):
-            self._client.ensure_resource_class(resource_class)
+            self.client.ensure_resource_class(resource_class)
         consumers = self._movers(desired, proved.allocated)
         for _ in range(TURN_ATTEMPTS_MAX):
             try:
-                with self._tracker.turns_on(leaving, consumers) as taken:
-                    passed = dict(self._client.gate.passed)
+                with self.tracker.turns_on(leaving, consumers) as taken:
+                    passed = dict(self.client.gate.passed)
                     allocated = self._read_allocated(stage, desired)
                     for uuid, generation in allocated.generations.items():
                         if generation != stage[uuid].generation:  # another client may have put a class there
                             stage, _ = self._with_generation(stage, uuid, None)
                     if allocated.consumers.keys() <= taken:
                         self._check_claimed_anew(desired, claimed_at)
-                        request = _Request(current, stage, desired, allocated, exact, self._new_id(), passed)
+                        request = _Request(current, stage, desired, allocated, exact, str(uuid4()), passed)
                         self._finish(self._send_until_done(request), exact)
-                        tree = self._client.read_tree(self._root_uuid, stage)
+                        tree = self.client.read_tree(self.root_uuid, stage)
                         refresh(tree)
                         return tree
                     consumers |= allocated.consumers.keys()
@@ -315,7 +304,7 @@ class ReshapeRunner:
 
         The caller has their turns. Raises PlacementConflict.
         """
-        claims = self._tracker.claims()
+        claims = self.tracker.claims()
         for consumer in sorted({who for due in desired.moves for who in (due.move.consumers or {})}):
             now = claims[consumer].since if consumer in claims else None
             if now != claimed_at.get(consumer):
@@ -332,14 +321,14 @@ class ReshapeRunner:
         sent = self._record(request)
         try:
             for attempt in range(ATTEMPTS_MAX):
-                with self._client.gate.held(touched, why):
+                with self.client.gate.held(touched, why):
                     request, sent = self._renew(request, sent, attempt)
                     if self._send(sent, request):
                         return sent.receipt
                 self._pause(attempt)
                 if attempt + 1 >= CLOSE_AFTER and time.monotonic() - began >= CLOSE_AFTER_S:
                     break
-            with self._client.gate.held(touched, why):
+            with self.client.gate.held(touched, why):
                 return self._send_closed(request, sent, first)
         except (errors.ReshapeRefused, errors.PlacementConflict):
             self._drop(sent.receipt)
@@ -378,7 +367,7 @@ class ReshapeRunner:
         Raises PlacementConflict where another client changed the inventories of a touched provider.
         """
         stage, allocated = request.stage, request.allocated
-        now = self._client.generations(self._root_uuid)
+        now = self.client.generations(self.root_uuid)
         changed = [uuid for uuid, known in allocated.generations.items() if now.get(uuid) != known]
         leaving, _ = moving_slots(request.desired.due)
         # Where all of a slot is reserved, no consumer can get any of it.
@@ -398,7 +387,7 @@ class ReshapeRunner:
         return renewed, sent
 
     def _pause(self, attempt: int) -> None:
-        self._sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, 0.005 * 2**attempt)))
+        self.sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, 0.005 * 2**attempt)))
 
     def _close(self, request: _Request) -> _Request:
         """Reserve all that the agent owns on the touched providers, but what has just come to them.
@@ -429,11 +418,11 @@ class ReshapeRunner:
         Raises PlacementConflict where they are not, or others write each time.
         """
         for attempt in range(ATTEMPTS_MAX):
-            generation, inventories = self._client.provider_inventories(uuid)
+            generation, inventories = self.client.provider_inventories(uuid)
             if not same_inventories(inventories, expected):
                 raise _changed(uuid)
             try:
-                return self._client.put_inventories(uuid, generation, wanted)
+                return self.client.put_inventories(uuid, generation, wanted)
             except errors.PlacementConflict as conflict:
                 failure = conflict
                 self._pause(attempt)
@@ -441,10 +430,10 @@ class ReshapeRunner:
 
     def _whose_writes(self, first: _Request, closings: int) -> str:
         """Who has written to the touched providers since the request was planned first."""
-        now = self._client.generations(self._root_uuid)
+        now = self.client.generations(self.root_uuid)
         touched = first.allocated.generations
         rises = sum(max(0, now.get(uuid, known) - known) for uuid, known in touched.items()) - closings
-        passed = self._client.gate.passed
+        passed = self.client.gate.passed
         own = sum(passed[uuid] - first.passed.get(uuid, 0) for uuid in (*touched, ANYWHERE))
         own = min(own, max(rises, 0))
         writers = [
@@ -472,7 +461,7 @@ class ReshapeRunner:
             replace(allocated.consumers[consumer], allocations=allocations)
             for consumer, allocations in reshape.allocations.items()
         )
-        match self._client.send_reshape(inventories, *writes):
+        match self.client.send_reshape(inventories, *writes):
             case WriteDone():
                 return True
             case WriteRefused(errors.PlacementConflict()):
@@ -499,7 +488,7 @@ class ReshapeRunner:
         Raises PlacementConflict where its inventories, or those that it is closed with, changed.
         """
         provider = stage[uuid]
-        generation, inventories = self._client.provider_inventories(uuid)
+        generation, inventories = self.client.provider_inventories(uuid)
         if not same_inventories(inventories, provider.inventories if closed is None else closed):
             raise _changed(uuid)
         return stage.with_provider(replace(provider, generation=generation)), generation
@@ -508,10 +497,10 @@ class ReshapeRunner:
         """Plan the request and put its intent on disk. Raises ReshapeRefused, StateError."""
         desired = request.desired
         proved = self._plan(request.stage, desired, request.allocated, request.exact)
-        originals = read_slots(self._journal.reserved_slots())
+        originals = read_slots(self.journal.reserved_slots())
         receipt = make_receipt(
             request.receipt_id,
-            self._clock(),
+            self.clock(),
             (request.current, request.stage, desired.tree),
             proved.instructions,
             proved.reshape,
@@ -519,15 +508,15 @@ class ReshapeRunner:
             desired.undoes,
         )
         self._in_doubt = True
-        self._journal.put_reshape(receipt).wait()
+        self.journal.put_reshape(receipt).wait()
         return _Sent(proved, receipt)
 
     def _finish(self, receipt: Receipt, exact: ExactUnits) -> None:
-        self._tracker.relocate(receipt, exact)
+        self.tracker.relocate(receipt, exact)
         self._in_doubt = False
 
     def _drop(self, receipt: Receipt) -> None:
-        self._journal.drop_reshape(receipt.id).wait()
+        self.journal.drop_reshape(receipt.id).wait()
         self._in_doubt = False
 
     # After an interruption
@@ -540,10 +529,10 @@ class ReshapeRunner:
         if not self._in_doubt:
             return False
         executed = False
-        for receipt in self._journal.reshapes(done=False).values():
+        for receipt in self.journal.reshapes(done=False).values():
             if self._was_executed(receipt):
                 relocations = (*receipt.relocations, *receipt.records)
-                with self._tracker.turns_on({relocation.slots[0] for relocation in relocations}):
+                with self.tracker.turns_on({relocation.slots[0] for relocation in relocations}):
                     self._finish(receipt, exact)
                 executed = True
             else:
@@ -556,9 +545,9 @@ class ReshapeRunner:
 
         Raises PlacementError where it stays unknown.
         """
-        if was_executed(self._client, self._root_uuid, receipt):
+        if was_executed(self.client, self.root_uuid, receipt):
             return True
-        return fence_and_check(self._client, self._root_uuid, receipt)
+        return fence_and_check(self.client, self.root_uuid, receipt)
 
 
 def was_executed(client: PlacementClient, root_uuid: str, receipt: Receipt) -> bool:

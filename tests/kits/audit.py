@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from agent.audit.auditor import Auditor, AuditReport
+from agent.audit.auditor import Auditor, AuditReader, AuditReport
 from agent.audit.cases import ConsumerCase, FindingKind, MoveCase, RowCase
 from agent.audit.finding import Finding
 from agent.audit.observation import Observation
@@ -121,13 +121,9 @@ class Audited:
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
         self.guests: tuple[Guest, ...] = ()
-        self.auditor = Auditor(
-            kit.tracker,
-            PlacementClient(kit.tap),
-            uuid_of("host"),
-            lambda: self.guests,
-            lambda: {uuid: device for device, uuid in DEVICES.items()},
-        )
+        devices = {uuid: device for device, uuid in DEVICES.items()}
+        client, root = PlacementClient(kit.tap), uuid_of("host")
+        self.auditor = Auditor(AuditReader(kit.tracker, client, root, lambda: self.guests, lambda: devices))
 
     def anew(self) -> Audited:
         """After a restart, with the same guests."""

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from agent.audit.auditor import Auditor
+from agent.audit.auditor import Auditor, AuditReader
 from agent.claims.claim import ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
@@ -101,9 +101,8 @@ class Agent(Restarting):
             monotonic=lambda: time.monotonic() + self.later_s,
             turn_wait_s=10.0,
         )
-        self.auditor = Auditor(
-            self.tracker, client, uuid_of(self.name), self.running, lambda: devices_of(self.name)
-        )
+        reads = self.tracker, client, uuid_of(self.name), self.running, lambda: devices_of(self.name)
+        self.auditor = Auditor(AuditReader(*reads))
 
     def running(self) -> tuple[Guest, ...]:
         return tuple(

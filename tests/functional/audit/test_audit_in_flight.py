@@ -19,7 +19,7 @@ from kits.reshape import OWN, ROOT, does, prepare, uuid_of
 from kits.reshape import World as Reshaped
 from kits.tracker import Death, dies, fast_directory
 
-from agent.audit.auditor import Auditor
+from agent.audit.auditor import Auditor, AuditReader
 from agent.driver import Guest, GuestState
 from agent.placement.client import PlacementClient
 from agent.tracker.tracker import ResourceTracker
@@ -131,10 +131,9 @@ def test_nor_a_reshape(operation: str, any_placement: Placement, tmp_path: Path)
         world.driver.domains = tuple(
             Guest(uuid, "guest", GuestState.RUNNING, {}) for uuid in (uuid_of("a"), OWN)
         )
-        auditor = Auditor(
-            world.tracker, PlacementClient(world.tap), ROOT, world.driver.guests, world.journal.devices
-        )
-        audits = Audits((world.tracker, auditor))
+        client = PlacementClient(world.tap)
+        reader = AuditReader(world.tracker, client, ROOT, world.driver.guests, world.journal.devices)
+        audits = Audits((world.tracker, Auditor(reader)))
         with audited(world, world, audits):
             does(world, operation)
         assert audits.passes > 20

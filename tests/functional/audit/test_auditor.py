@@ -290,14 +290,8 @@ def test_audits_in_a_loop_find_nothing_false_while_claims_and_moves_come_and_go(
 
 def reader_of(kit: Kit, *guests: Guest) -> AuditReader:
     devices = {uuid: device for device, uuid in DEVICES.items()}
-    return AuditReader(
-        kit.tracker,
-        PlacementClient(kit.tap),
-        uuid_of("host"),
-        lambda: guests,
-        lambda: devices,
-        lambda: None,
-    )
+    client = PlacementClient(kit.tap)
+    return AuditReader(kit.tracker, client, uuid_of("host"), lambda: guests, lambda: devices)
 
 
 def test_an_observation_has_all_three_sources_and_writes_nothing(

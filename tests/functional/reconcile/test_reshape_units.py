@@ -12,7 +12,7 @@ from kits.placements import Placement
 from kits.reshape import uuid_of
 from kits.reshape_hosts import VF, Hosts, asks, guest_of
 
-from agent.audit.auditor import Auditor
+from agent.audit.auditor import Auditor, AuditReader
 from agent.claims.claim import Claim
 from agent.errors import ClaimConflict, PlacementUnavailable
 from agent.moves.states import MoveKind, MoveState
@@ -274,7 +274,7 @@ def two_alike(hosts: Hosts, place: Mapping[str, int]) -> list[Claim]:
 
 def findings(hosts: Hosts) -> set[tuple[str, str]]:
     """{(kind, subject)} of the source's audit."""
-    auditor = Auditor(hosts.a.tracker, hosts.a.client, hosts.a.root, hosts.a.driver.guests, dict)
+    auditor = Auditor(AuditReader(hosts.a.tracker, hosts.a.client, hosts.a.root, hosts.a.driver.guests, dict))
     return {(finding.kind, finding.subject) for finding in auditor.audit().findings}
 
 

@@ -15,7 +15,7 @@ from kits.placements import Embedded, OpenStack, Placement
 from kits.reshape import uuid_of
 from kits.reshape_hosts import VF, Hosts, asks, guest_of
 
-from agent.audit.auditor import Auditor, AuditReport
+from agent.audit.auditor import Auditor, AuditReader, AuditReport
 from agent.claims.claim import Claim
 from agent.daemon.offline import adopt
 from agent.driver import Guest, GuestState, UsedUnit
@@ -58,8 +58,8 @@ class Restored:
 
     def audit(self, *, heal_own: bool = False, heal_all: bool = False) -> AuditReport:
         a, tree, leads = self.a, lambda: self.a.reconciler.tree, lambda: self.a.reconciler.leads
-        auditor = Auditor(a.tracker, a.client, a.root, a.driver.guests, a.journal.devices, tree, leads)
-        return auditor.audit(heal_own=heal_own, heal_all=heal_all)
+        reader = AuditReader(a.tracker, a.client, a.root, a.driver.guests, a.journal.devices, tree, leads)
+        return Auditor(reader).audit(heal_own=heal_own, heal_all=heal_all)
 
     def findings(self, *, heal_own: bool = False) -> list[str]:
         return [finding.kind for finding in self.audit(heal_own=heal_own).findings]

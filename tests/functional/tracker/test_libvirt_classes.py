@@ -18,7 +18,7 @@ from kits.recorded_cards import NIC0 as ADDRESS
 from kits.reshape import HOST, ROOT, World
 from kits.tracker import request
 
-from agent.audit.auditor import Auditor
+from agent.audit.auditor import Auditor, AuditReader
 from agent.audit.finding import Finding
 from agent.claims.claim import UNRESTRICTED, Restriction
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain
@@ -286,7 +286,9 @@ def test_a_key_and_a_confidential_card_are_claimed_together_or_not_at_all(stage:
 
 def findings(stage: Stage) -> list[Finding]:
     world = stage.world
-    return list(Auditor(world.tracker, world.client, ROOT, stage.driver.guests, dict).audit().findings)
+    return list(
+        Auditor(AuditReader(world.tracker, world.client, ROOT, stage.driver.guests, dict)).audit().findings
+    )
 
 
 def test_a_card_that_a_scheduler_gave_to_the_wrong_guest_is_not_claimed(stage: Stage) -> None:
