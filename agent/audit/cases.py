@@ -9,7 +9,7 @@ gets may be that of another claim, which is as old and follows its own guest: th
 together. Where a claim that does not follow has such a unit, no repair is offered, since it would be refused.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from agent.claims.use_difference import UseDifference, use_difference
 from agent.driver import Guest, GuestState
 from agent.errors import by_force
 from agent.moves import ownership
-from agent.moves.ownership import MoveConsumer, SplitAllocations
+from agent.moves.ownership import SplitAllocations
 from agent.moves.states import MIGRATION_TYPE, Move, MoveRole, MoveState, request_for_allocations
 from agent.placement.client import ConsumerAllocations
 from agent.reshape.claimed_units import HostRecords
@@ -119,14 +119,7 @@ def as_used(observation: Observation, claim: Claim, held: Allocations) -> Claim 
         return None
     request = claim.request
     if held != claim.allocations:
-        request = request_for_allocations(
-            claim.consumer,
-            held,
-            name=request.name,
-            project_id=request.project_id,
-            user_id=request.user_id,
-            consumer_type=request.consumer_type,
-        )
+        request = request_for_allocations(request, held)
     return replace(claim, request=request, allocations=held, units=units, makings={}, group_units={})
 
 
@@ -363,7 +356,7 @@ class ConsumerCase:
         guests = tuple(
             guest
             for guest, placed in self.observation.departed.items()
-            if (guest in self._departed_guests and self._resembles(guest, ownership.resembles_migration))
+            if (guest in self._departed_guests and ownership.resembles_migration(self.placed, placed))
             or (
                 not placed.allocations
                 and self.observation.may_have_place_of(
@@ -496,7 +489,8 @@ class ConsumerCase:
     @property
     def _holds_for_a_guest(self) -> bool:
         """Whether it is the migration of a guest that is still here, which its control plane ends."""
-        return any(self._resembles(guest, ownership.is_migration) for guest in self._departed_guests)
+        departed = self.observation.departed
+        return any(ownership.is_migration(self.placed, departed[guest]) for guest in self._departed_guests)
 
     @property
     def _departed_guests(self) -> tuple[str, ...]:
@@ -508,9 +502,6 @@ class ConsumerCase:
             if ownership.has_left(placed.allocations, is_own)
             and (guest not in claims or claims[guest].state is ClaimState.CLAIMING)
         )
-
-    def _resembles(self, guest: str, judge: Callable[[MoveConsumer, MoveConsumer], bool]) -> bool:
-        return judge(_mover(self.placed), _mover(self.observation.departed[guest]))
 
     @property
     def _claims_that_left(self) -> tuple[Claim, ...]:
@@ -607,12 +598,6 @@ class RowCase:
 
 def _copy(allocations: Allocations) -> dict[str, dict[str, int]]:
     return {uuid: dict(amounts) for uuid, amounts in allocations.items()}
-
-
-def _mover(placed: ConsumerAllocations) -> MoveConsumer:
-    return MoveConsumer(
-        placed.consumer, placed.allocations, placed.project_id, placed.user_id, placed.consumer_type
-    )
 
 
 @dataclass(frozen=True, slots=True)

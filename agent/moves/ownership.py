@@ -18,6 +18,7 @@ from agent.claims.refusal import amounts_text
 from agent.claims.request import ClaimRequest
 from agent.errors import Refused, UsageError
 from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveRole, MoveStep
+from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations, Amounts, by_class, total
 
 ANY_ALTERNATIVE = 0
@@ -228,23 +229,12 @@ def undecided_reason(move: Move, instance: Allocations, migration: Allocations, 
 # Find the migration of an instance, at the source
 
 
-@dataclass(frozen=True, slots=True)
-class MoveConsumer:
-    """A consumer as Placement shows it; `consumer_type` is empty before microversion 1.38."""
-
-    consumer: str
-    allocations: Allocations
-    project_id: str
-    user_id: str
-    consumer_type: str = ""
-
-
-def is_migration(candidate: MoveConsumer, instance: MoveConsumer) -> bool:
+def is_migration(candidate: ConsumerAllocations, instance: ConsumerAllocations) -> bool:
     """Whether the candidate is a migration by its type, and has the instance's project and user."""
     return candidate.consumer_type == MIGRATION_TYPE and _same_owner(candidate, instance)
 
 
-def resembles_migration(candidate: MoveConsumer, instance: MoveConsumer) -> bool:
+def resembles_migration(candidate: ConsumerAllocations, instance: ConsumerAllocations) -> bool:
     """Whether the candidate may be the instance's migration: by its type, or because it has none.
 
     Below microversion 1.38 no consumer has a type. A new instance of the same project looks the same as a
@@ -258,11 +248,13 @@ def may_be_migration(consumer_type: str) -> bool:
     return consumer_type in ("", "unknown", MIGRATION_TYPE)
 
 
-def _same_owner(candidate: MoveConsumer, instance: MoveConsumer) -> bool:
+def _same_owner(candidate: ConsumerAllocations, instance: ConsumerAllocations) -> bool:
     return (candidate.project_id, candidate.user_id) == (instance.project_id, instance.user_id)
 
 
-def has_taken_over(old: Allocations, instance: MoveConsumer, candidate: MoveConsumer, is_own: IsOwn) -> bool:
+def has_taken_over(
+    old: Allocations, instance: ConsumerAllocations, candidate: ConsumerAllocations, is_own: IsOwn
+) -> bool:
     """Whether the candidate has what `old` was here, of an instance that is on another host now.
 
     The candidate must have all of `old` that is in this host's tree. Of the rest, the instance must still

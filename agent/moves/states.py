@@ -223,34 +223,21 @@ def _migration_claim(move: Move) -> Claim | None:
         consumer=move.migration,
         state=state,
         request=request_for_allocations(
-            move.migration,
-            move.handed,
-            name=move.old.request.name,
-            project_id=move.old.request.project_id,
-            user_id=move.old.request.user_id,
-            consumer_type=MIGRATION_TYPE,
+            replace(move.old.request, consumer=move.migration, consumer_type=MIGRATION_TYPE), move.handed
         ),
         allocations=move.handed,
     )
 
 
-def request_for_allocations(
-    consumer: str,
-    allocations: Allocations,
-    *,
-    name: str = "",
-    project_id: str = "plimsoll",
-    user_id: str = "plimsoll",
-    consumer_type: str = "INSTANCE",
-) -> ClaimRequest:
-    """A request for exactly the amounts of these allocations."""
+def request_for_allocations(owner: ClaimRequest, allocations: Allocations) -> ClaimRequest:
+    """A request of the owner's consumer for exactly the amounts of these allocations."""
     return ClaimRequest(
-        consumer,
+        owner.consumer,
         (RequestGroup("", by_class(allocations.values())),),
-        name=name,
-        project_id=project_id,
-        user_id=user_id,
-        consumer_type=consumer_type,
+        name=owner.name,
+        project_id=owner.project_id,
+        user_id=owner.user_id,
+        consumer_type=owner.consumer_type,
     )
 
 

@@ -157,14 +157,8 @@ class MoveChoice:
 
     def _source_claim(self, instance: ConsumerAllocations, allocations: Allocations) -> Claim:
         """The instance's claim at the source, as far as Placement shows it."""
-        request = request_for_allocations(
-            instance.consumer,
-            allocations,
-            name=self.request.name,
-            project_id=instance.project_id,
-            user_id=instance.user_id,
-            consumer_type=self.request.consumer_type,
-        )
+        owner = replace(self.request, project_id=instance.project_id, user_id=instance.user_id)
+        request = request_for_allocations(owner, allocations)
         return Claim(
             instance.consumer, ClaimState.CLAIMED, request, allocations, since=self.now, adopted=True
         )

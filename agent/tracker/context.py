@@ -19,7 +19,7 @@ from agent.claims.refusal import label, refused_by_placement
 from agent.claims.request import ClaimRequest, named_as
 from agent.driver import Guest
 from agent.errors import by_force
-from agent.moves.ownership import MoveConsumer, SplitAllocations, split_allocations
+from agent.moves.ownership import SplitAllocations, split_allocations
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import WriteOutcome, WriteRefused
 from agent.providers.reservations import released, with_reserved
@@ -126,11 +126,6 @@ def is_allocation_of(held: ConsumerAllocations, claim: Claim) -> bool:
         request.project_id,
         request.user_id,
     )
-
-
-def holder(held: ConsumerAllocations) -> MoveConsumer:
-    """The consumer as `agent.moves.ownership` takes it."""
-    return MoveConsumer(held.consumer, held.allocations, held.project_id, held.user_id, held.consumer_type)
 
 
 def split_by_host(held: Allocations, host: ProviderIndex) -> SplitAllocations:

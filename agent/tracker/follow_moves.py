@@ -32,17 +32,16 @@ from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep
 from agent.errors import ClaimConflict, ClaimsClosed, PlacementConflict, UnknownConsumer
 from agent.moves import ownership
-from agent.moves.ownership import MoveConsumer
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations, beyond
-from agent.tracker.context import TrackerContext, holder
+from agent.tracker.context import TrackerContext
 
 LOG = log.get(__name__)
 
 T = TypeVar("T")
 
-Judge = Callable[[MoveConsumer, MoveConsumer], bool]
+Judge = Callable[[ConsumerAllocations, ConsumerAllocations], bool]
 """Whether the first consumer is, or may be, the migration of the second one."""
 
 
@@ -101,14 +100,14 @@ class LeftPlaces:
         """
         if other.consumer in self._context.guests:
             return None  # an instance, even if Placement says MIGRATION
-        if not judge(holder(other), holder(instance)):
+        if not judge(other, instance):
             return None
         is_own = self._context.register.host.is_own
         return next(
             (
                 each
                 for each in self._wherever(place)
-                if ownership.has_taken_over(each.allocations, holder(instance), holder(other), is_own)
+                if ownership.has_taken_over(each.allocations, instance, other, is_own)
             ),
             None,
         )
@@ -118,7 +117,7 @@ class LeftPlaces:
     ) -> Claim | None:
         """The place of which the other consumer, a migration by its type, holds a part here and no more."""
         part = self.own_part(other.allocations)
-        is_its = self.has_left(instance) and ownership.is_migration(holder(other), holder(instance))
+        is_its = self.has_left(instance) and ownership.is_migration(other, instance)
         if not part or not is_its or other.consumer in self._context.guests:
             return None
         return next(
@@ -197,8 +196,7 @@ class LeftPlaces:
         return [
             consumer
             for consumer in consumers
-            if consumer not in guests
-            and judge(holder(self._client.allocations_of(consumer)), holder(instance))
+            if consumer not in guests and judge(self._client.allocations_of(consumer), instance)
         ]
 
 
@@ -236,9 +234,7 @@ class Departures:
             for stranger in (each for each in strangers if each not in beside):
                 other = client.allocations_of(stranger)
                 alike = ask(partial(Book.holds_place, consumer=stranger, instance=instance))
-                if (ownership.resembles_migration if alike else ownership.is_migration)(
-                    holder(other), holder(held)
-                ):
+                if (ownership.resembles_migration if alike else ownership.is_migration)(other, held):
                     departed[instance].append(stranger)
         register.under_lock(lambda book: book.note_departed(departed))
 
@@ -443,7 +439,7 @@ class MigrationLinker:
             if all(other.allocations.get(uuid) == amounts for uuid, amounts in amounts_of.items())
         }
         return any(
-            self._places.has_left(held) and ownership.is_migration(holder(other), holder(held))
+            self._places.has_left(held) and ownership.is_migration(other, held)
             for held in map(self._client.allocations_of, sorted(alike - claimed))
         )
 

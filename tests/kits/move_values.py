@@ -7,6 +7,7 @@ from collections import Counter
 from hypothesis import strategies as st
 
 from agent.claims.claim import Claim, ClaimState
+from agent.claims.request import ClaimRequest
 from agent.moves.ownership import migration_share
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, request_for_allocations
 from agent.shapes import Allocations
@@ -20,7 +21,8 @@ held = st.dictionaries(st.sampled_from([HERE, THERE, POOL]), amounts, min_size=1
 
 
 def claim(allocations: Allocations) -> Claim:
-    return Claim(INSTANCE, ClaimState.CLAIMED, request_for_allocations(INSTANCE, allocations), allocations)
+    request = request_for_allocations(ClaimRequest(INSTANCE, ()), allocations)
+    return Claim(INSTANCE, ClaimState.CLAIMED, request, allocations)
 
 
 def move(

@@ -240,15 +240,7 @@ def _grown(case: RowCase, use: UseDifference) -> Claim | None:
             if more:
                 here = units.setdefault(uuid, {})
                 here[name] = (*here.get(name, ()), *more)
-    request = claim.request
-    grown = request_for_allocations(
-        claim.consumer,
-        allocations,
-        name=request.name,
-        project_id=request.project_id,
-        user_id=request.user_id,
-        consumer_type=request.consumer_type,
-    )
+    grown = request_for_allocations(claim.request, allocations)
     return replace(claim, request=grown, allocations=allocations, units=units)
 
 

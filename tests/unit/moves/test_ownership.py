@@ -26,7 +26,6 @@ from kits.move_values import (
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import PlimsollError
 from agent.moves.ownership import (
-    MoveConsumer,
     ObservedState,
     SplitAllocations,
     count_shared_once,
@@ -49,6 +48,7 @@ from agent.moves.ownership import (
     with_source_at,
 )
 from agent.moves.states import MoveKind, MoveRole, MoveStep
+from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations
 
 CELL = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c09"
@@ -156,8 +156,8 @@ def test_a_revert_of_what_another_client_changed_gives_the_old_place_back() -> N
 
 def holder(
     consumer: str, allocations: Allocations, kind: str = "MIGRATION", project: str = "p"
-) -> MoveConsumer:
-    return MoveConsumer(consumer, allocations, project, "u", kind)
+) -> ConsumerAllocations:
+    return ConsumerAllocations(consumer, allocations, 1, project, "u", kind)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def holder(
     ],
 )
 def test_only_an_exact_match_has_taken_over(
-    instance: MoveConsumer, candidate: MoveConsumer, takes: bool
+    instance: ConsumerAllocations, candidate: ConsumerAllocations, takes: bool
 ) -> None:
     assert has_taken_over(OLD, instance, candidate, is_there) is takes
 
@@ -189,7 +189,7 @@ def test_only_an_exact_match_has_taken_over(
         (holder(MIGRATION, PART, "", project="q"), False, False),
     ],
 )
-def test_only_a_type_makes_a_migration(candidate: MoveConsumer, is_one: bool, resembles: bool) -> None:
+def test_only_a_type_makes_a_migration(candidate: ConsumerAllocations, is_one: bool, resembles: bool) -> None:
     """Without one it may as well be a new instance of the same size, project and user."""
     instance = holder(INSTANCE, NEW)
     assert (is_migration(candidate, instance), resembles_migration(candidate, instance)) == (
