@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from agent.placement.transport import Transport
 from kits.placements import Running
@@ -18,15 +19,15 @@ _OF_ONE_HOP = {"connection", "content-length", "host", "transfer-encoding"}
 
 
 class Middlebox:
-    """Serves at `url` in front of the Placement at a port of this machine.
+    """Serves at `url` in front of the Placement at that address of this machine.
 
     `placement` is that Placement as it is reached through the proxy. `asked` are the requests that the proxy
     answered by itself.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, address: str) -> None:
         self.asked: list[str] = []
-        self._port = port
+        self._behind = urlsplit(address)
         self._made_up: tuple[str, int, bytes] | None = None
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -62,10 +63,10 @@ class Middlebox:
             self.asked.append(request)
             _, status, content = self._made_up
             return status, [("Content-Type", "application/json")] if content else [], content
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection(self._behind.netloc, timeout=TIMEOUT_S)
         try:
             method, path = request.split(" ", 1)
-            connection.request(method, path, body, headers)
+            connection.request(method, f"{self._behind.path}{path}", body, headers)
             answer = connection.getresponse()
             return answer.status, _passed_on(answer.getheaders()), answer.read()
         finally:

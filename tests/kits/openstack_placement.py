@@ -1,9 +1,9 @@
-"""A real OpenStack Placement over HTTP: `python -m kits.openstack_placement DATABASE_URL PORT`.
+"""A real OpenStack Placement over HTTP: `python -m kits.openstack_placement DATABASE_URL PORT TEST`.
 
-Prints "serving" once it does. A line on its standard input is an order, which it repeats once it is carried
-out: "empty" to forget everything, "close" and "open" for its door, "speak 1.N" to know no later microversion
-(PLIMSOLL_TEST_MICROVERSION: from the start). It ends with its standard input. The token "admin" may do all,
-as Keystone's roles say it.
+It serves one test at a time, below /TEST. Prints "serving" once it does. A line on its standard input is an
+order, which it repeats once it is carried out: "empty TEST" to forget everything and serve another one,
+"close" and "open" for its door, "speak 1.N" to know no later microversion (PLIMSOLL_TEST_MICROVERSION: from
+the start). It ends with its standard input. The token "admin" may do all, as Keystone's roles say it.
 """
 
 import json
@@ -23,6 +23,7 @@ from sqlalchemy import text
 from kits.openstack_speed import spare_repeated_work
 
 THREADS = 8
+ENDS_WITHIN_S = 60.0
 NEWEST = "1.39"
 UNKNOWN = "placement 1.99"
 MICROVERSION = "PLIMSOLL_TEST_MICROVERSION"
@@ -55,13 +56,14 @@ class Door:
 
 
 def main() -> None:
-    database, port = sys.argv[1], int(sys.argv[2])
+    database, port, test = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     logging.getLogger("placement").setLevel(logging.CRITICAL)
     aged = Aged(application(database), os.environ.get(MICROVERSION, NEWEST))
     spare_repeated_work()
-    door = Door(port, threads_for(database), aged)
+    one_test = OneTest(aged, test)
+    door = Door(port, threads_for(database), one_test)
     orders = {
-        "empty": empty,
+        "empty": one_test.begin,
         "close": door.close,
         "open": door.open,
         "speak": aged.speak,
@@ -99,6 +101,42 @@ def application(database: str) -> Any:
     db_api.configure(config)
     models.BASE.metadata.create_all(db_api.get_placement_engine())
     return with_roles(deploy.loadapp(config))
+
+
+class OneTest:
+    """The service of one test: who asks for another one, which has ended, is told so, and nothing is done.
+
+    So what a test's client or a thread of it sends late never meets the providers of the next test.
+    """
+
+    def __init__(self, inner: Any, test: str) -> None:
+        self._inner, self._test = inner, test
+        self._under_way = 0
+        self._turn = threading.Condition()
+
+    def begin(self, test: str) -> None:
+        """Wait for what is being answered, forget everything, and serve that test from now on."""
+        with self._turn:
+            self._test = ""
+            if not self._turn.wait_for(lambda: not self._under_way, ENDS_WITHIN_S):
+                raise TimeoutError(f"{self._under_way} requests have been under way for {ENDS_WITHIN_S:g} s")
+            empty()
+            self._test = test
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        test, slash, path = environ["PATH_INFO"].lstrip("/").partition("/")
+        with self._turn:
+            if test != self._test:
+                start_response("410 Gone", [("Content-Length", "0")])
+                return []
+            self._under_way += 1
+        environ["SCRIPT_NAME"], environ["PATH_INFO"] = f"/{test}", slash + path
+        try:
+            return self._inner(environ, start_response)
+        finally:
+            with self._turn:
+                self._under_way -= 1
+                self._turn.notify_all()
 
 
 class Aged:

@@ -96,7 +96,10 @@ class Running:
 
 
 class OpenStack:
-    """The real thing as a process; it can be pulled down and up again at the same address."""
+    """The real thing as a process; it can be pulled down and up again at the same address.
+
+    `empty` gives it another address: what is sent to a former one is refused, however late it comes.
+    """
 
     kind = "remote"
 
@@ -104,7 +107,8 @@ class OpenStack:
         self._database = database
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.options = _options_at(f"http://127.0.0.1:{self.port}")
+        self._tests = 1
+        self.options = _options_at(f"http://127.0.0.1:{self.port}/1")
         self._process: subprocess.Popen[str] | None = None
         self.up()
 
@@ -132,7 +136,7 @@ class OpenStack:
         """Serve again, what is in the database."""
         assert self._process is None
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", SERVER, self._database, str(self.port)],
+            [sys.executable, "-P", "-m", SERVER, self._database, str(self.port), str(self._tests)],
             env={**os.environ, "PYTHONPATH": str(TESTS)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -148,7 +152,9 @@ class OpenStack:
 
     def empty(self) -> None:
         """Forget everything."""
-        self._order("empty")
+        self._tests += 1
+        self._order(f"empty {self._tests}")
+        self.options["endpoint_override"] = f"http://127.0.0.1:{self.port}/{self._tests}"
 
     def close_door(self) -> None:
         """Stop listening, at once: connections are refused, as after `down`."""

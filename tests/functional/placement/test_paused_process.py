@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from http.client import GONE, HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+import requests
 from kits.placements import OpenStack
 from kits.tracker import HOST, Kit, request
 
@@ -18,6 +22,7 @@ from agent.placement.client import PlacementClient
 pytest.importorskip("placement", reason="the real Placement is installed with the test extra")
 
 GOES_ON_WITHIN_S = 10.0
+LATE = 20
 
 
 @pytest.fixture
@@ -60,3 +65,29 @@ def test_what_a_paused_process_executes_late_changes_nothing(
                 continue
         assert kit.placed_all() == before
         kit.check()
+
+
+def test_what_a_test_sent_and_the_shared_server_does_late_is_not_there_for_the_next_test(
+    openstack: OpenStack,
+) -> None:
+    """Its clients have given up: the requests wait in the server, and another client asks once more."""
+    openstack.empty()
+    former = openstack.options["endpoint_override"]
+    headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
+    with ExitStack() as stack:
+        with openstack.hanging():
+            for number in range(LATE):
+                late = HTTPConnection("127.0.0.1", openstack.port)
+                stack.callback(late.close)
+                body = json.dumps({"name": f"late {number}"})
+                path = f"{urlsplit(former).path}/resource_providers"
+                late.request("POST", path, body, {**headers, "Content-Type": "application/json"})
+        openstack.empty()
+        with closing(openstack.transport()) as transport, closing(PlacementClient(transport)) as client:
+            answer = requests.post(
+                f"{former}/resource_providers", json={"name": "late"}, headers=headers, timeout=10
+            )
+            assert answer.status_code == GONE
+            time.sleep(0.5)
+            for name in ("late", *(f"late {number}" for number in range(LATE))):
+                assert client.find_provider(name=name) is None

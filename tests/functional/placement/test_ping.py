@@ -38,7 +38,7 @@ def test_a_placement_that_will_do(
 def test_for_people(openstack: OpenStack, capsys: pytest.CaptureFixture[str]) -> None:
     main(["placement", "ping", "--url", openstack.options["endpoint_override"]])
     where, who, speaks, trip, *_ = capsys.readouterr().out.splitlines()
-    assert where.endswith(str(openstack.port)) and "Keystone was not asked" in who
+    assert where.endswith(openstack.options["endpoint_override"]) and "Keystone was not asked" in who
     assert speaks.endswith("1.0 to 1.39, spoken to in 1.39") and " ms at best" in trip
 
 

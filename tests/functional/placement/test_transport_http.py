@@ -627,7 +627,7 @@ def test_every_answer_of_placement_has_its_request_id(
 def serving(openstack: OpenStack, served: str, directory: Path) -> Iterator[str]:
     """The address of the real Placement, or of an embedded core that is served."""
     if served == "openstack":
-        yield f"http://127.0.0.1:{openstack.port}"
+        yield openstack.options["endpoint_override"]
         return
     with closing(Core.open(directory)) as core, Server(core, ["127.0.0.1:0"]) as server:
         yield f"http://{server.addresses[0]}"

@@ -734,7 +734,7 @@ MADE_UP = pytest.mark.parametrize(
 @pytest.fixture
 def middlebox(openstack: OpenStack) -> Iterator[Middlebox]:
     openstack.empty()
-    with closing(Middlebox(openstack.port)) as box:
+    with closing(Middlebox(openstack.options["endpoint_override"])) as box:
         yield box
 
 
