@@ -413,7 +413,7 @@ def _run(program: str, *words: str) -> str:
         raise FileNotFoundError(errno.ENOENT, f"there is no {program}") from error
     if done.returncode:
         said = " ".join((done.stdout + done.stderr).split()) or f"it ends with {done.returncode}"
-        raise OSError(errno.EIO, f"{name}: {plain(said)[:200]}")
+        raise OSError(errno.EIO, f"{name}: {plain(said)[:200].rstrip('.')}")
     return done.stdout
 
 

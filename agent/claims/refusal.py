@@ -9,6 +9,7 @@ A finding whose repair would be refused tells shortfalls as well: those of the f
 `Observation.lacking` (agent.audit.observation).
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -66,6 +67,9 @@ def does_not_fit(request: ClaimRequest, shortfalls: Sequence[Shortfall]) -> Does
     )
 
 
+_WORDS = re.compile(r"[\w-]+", re.ASCII)
+
+
 def refused_by_placement(
     request: ClaimRequest,
     allocations: Allocations,
@@ -75,21 +79,24 @@ def refused_by_placement(
 ) -> DoesNotFit:
     """The error for a request that fits by the agent's book, and that Placement refuses with `message`.
 
-    `free` (provider uuid, class, consumer) returns the amount that the book says is free.
+    It is of the class and the provider that the message names, else of all. `free` (provider uuid, class,
+    consumer) returns the amount that the book says is free.
     """
+    asked = [(uuid, *pair) for uuid, amounts in allocations.items() for pair in amounts.items()]
+    words = frozenset(_WORDS.findall(message))
+    named = [each for each in asked if each[0] in words and each[1] in words]
     return does_not_fit(
         request,
         [
             Shortfall(
                 name,
-                asked,
+                amount,
                 free(uuid, name, request.consumer),
                 provider_label(uuid, tree),
                 uuid,
                 f"Placement refuses: {message}",
             )
-            for uuid, amounts in allocations.items()
-            for name, asked in amounts.items()
+            for uuid, name, amount in named or asked
         ],
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 from pathlib import Path
 
 import pytest
@@ -295,7 +294,7 @@ def test_what_nvidia_smi_refuses_is_told_in_its_words_and_its_absence_too(
         kernel.do(step)
     await_mode = Step(StepKind.AWAIT, "0000:84:00.0", "0000:84:00.0", Sight.MIG)
     nvidia_smi(tmp_path, monkeypatch, f"echo '{OFF}'; exit 6")
-    with pytest.raises(OSError, match=re.escape(f"nvidia-smi: {OFF}")):
+    with pytest.raises(OSError, match=r"nvidia-smi: No MIG-enabled devices found$"):
         kernel.do(await_mode)
     nvidia_smi(tmp_path, monkeypatch, r"printf '\377\376 mode\n'; exit 15")
     with pytest.raises(OSError, match=r"nvidia-smi: .* mode"):

@@ -48,6 +48,15 @@ def test_a_refusal_by_placement_has_the_books_numbers_and_placements_reason() ->
     assert "1 VGPU asked, 7 free on provider p2" in error.message
 
 
+def test_a_refusal_by_placement_is_told_of_the_class_that_it_names() -> None:
+    asked = {"p1": {"VCPU": 2, "MEMORY_MB": 64}, "p2": {"VCPU": 1, "CUSTOM_VCPU_X": 1}}
+    for message in ("1 of VCPU on resource provider p2 (gpu): 8 of 8 are used", "for 'VCPU' on 'p2'."):
+        error = refused_by_placement(REQUEST, asked, message, TREE, lambda uuid, name, consumer: 7)
+        assert [(each["provider"], each["resource_class"]) for each in error.details["shortfalls"]] == [
+            ("provider p2", "VCPU")
+        ]
+
+
 def test_a_conflict_says_what_the_consumer_has() -> None:
     claim = Claim("c1", ClaimState.RELEASING, REQUEST, {"p1": {"VCPU": 2}})
     other = other_claim_conflict(claim)
