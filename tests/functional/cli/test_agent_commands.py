@@ -14,6 +14,7 @@ from kits.api_client import ask, check, serving
 from kits.cli_process import one_line, output_of, plimsoll, plimsoll_started
 from kits.daemon_process import eventually
 from kits.placements import Embedded, Placement
+from kits.status import Sight
 
 from agent.config.settings import load
 from agent.errors import ExitCode
@@ -203,22 +204,25 @@ def test_adopt_while_the_agent_runs_is_refused(running: Agent) -> None:
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 
 
-def test_tree_shows_what_was_claimed(path: Path) -> None:
-    assert plimsoll(path, "claim", CONSUMER, "--resources", "VCPU=32,VGPU=4").returncode == ExitCode.DONE
-    assert plimsoll(path, "tree").stdout == (
-        "host1  11111111-1111-4111-8111-111111111111\n"
-        "│  DISK_GB     ░░░░░░░░░░░░░░░░░░░░   0/490    (total 500, reserved 10)\n"
-        "│  MEMORY_MB   ░░░░░░░░░░░░░░░░░░░░   0/65024  (total 65536, reserved 512)\n"
-        "│  VCPU        ██████████░░░░░░░░░░  32/64     (total 16, ratio 4)\n"
-        "└─ host1_numa0  22222222-2222-4222-8222-222222222222\n"
-        "   └─ host1_pci_0000:84:00.0  33333333-3333-4333-8333-333333333333\n"
-        "         VGPU  ████████████████████   4/4\n"
+def test_tree_shows_what_was_claimed(host: Sight, path: Path) -> None:
+    assert plimsoll(path, "claim", CONSUMER, "--resources", "VCPU=32,VGPU=8").returncode == ExitCode.DONE
+    host.world.driver.change(flat_devices=False, nics=())
+    host.world.agent.reconcile("the reshape")
+    assert re.sub(r"[0-9a-f-]{36}", "UUID", output_of(path, "tree")) == (
+        "kvm-07  UUID\n"
+        "│  DISK_GB    ░░░░░░░░░░░░░░░░░░░░   0/1800\n"
+        "│  MEMORY_MB  ░░░░░░░░░░░░░░░░░░░░   0/130560  (total 131072, reserved 512)\n"
+        "│  VCPU       █████░░░░░░░░░░░░░░░  32/128     (total 32, ratio 4)\n"
+        "├─ kvm-07_pci_0000:42:00.0  UUID\n"
+        "│     VGPU    ████████████████████   8/8\n"
+        "└─ kvm-07_pci_0000:83:00.0  UUID\n"
+        "      PGPU    ░░░░░░░░░░░░░░░░░░░░   0/1\n"
     )
     ascii_only = plimsoll_started(
         path, "tree", "--traits", environment={"LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     )
     assert ascii_only.stdout.isascii()
-    assert "   |  traits: HW_NUMA_ROOT\n" in ascii_only.stdout
+    assert "\n|     traits: CUSTOM_GPU_TESLA_M60\n" in ascii_only.stdout
 
 
 def test_guests_get_no_more_than_the_cap_together(placement: Placement, tmp_path: Path) -> None:

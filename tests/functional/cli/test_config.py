@@ -13,6 +13,7 @@ import pytest
 from kits.agent import request, told, world_of
 from kits.cli_process import COMMAND, DEADLINE_S, ENVIRONMENT, one_line, plimsoll
 from kits.placements import Embedded
+from kits.status import Sight
 from kits.terminal import Terminal
 
 from agent.config.settings import DEFAULT_FILE
@@ -132,7 +133,12 @@ def test_without_files_show_asks_the_agent(nowhere: Path) -> None:
     assert plimsoll(nowhere, "config", "show").returncode == ExitCode.UNREACHABLE
 
 
-def test_config_show_asks_the_agent(path: Path) -> None:
+def test_config_show_asks_the_agent(host: Sight, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {
+        "DEFAULT": {"host": {"value": "host1", "origin": "default"}},
+        "api": {"claimers": {"value": ["alice", "@ops"], "origin": "/etc/plimsoll/plimsoll.conf"}},
+    }
+    monkeypatch.setattr(host.world.operations, "configuration", lambda: options)
     assert plimsoll(path, "config", "show").stdout == (
         "GROUP      OPTION    VALUE       ORIGIN\n"
         "[DEFAULT]  host      host1       default\n"
