@@ -237,6 +237,26 @@ def test_a_guest_in_a_move_is_left_alone(growing: World) -> None:
     assert held(growing, uuid) == {"node1": {"VCPU": 8}, "node1_net_enp65s0f0": {VF: 1}}
 
 
+def test_a_claim_that_another_operation_works_on_follows_after_it(
+    growing: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = claimed(growing, VCPU=2)
+    runs(growing, uuid, VCPU=2)
+    tracker = growing.agent._tracker
+    follow = tracker.use.follow
+
+    def beside_another(*, grow: bool) -> bool:
+        with tracker.turns.take(uuid):
+            return follow(grow=grow)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracker.use, "follow", beside_another)
+        runs(growing, uuid, VCPU=3)
+    assert held(growing, uuid) == {"node1": {"VCPU": 2}}
+    growing.agent.reconcile("the next")
+    assert held(growing, uuid) == {"node1": {"VCPU": 3}}
+
+
 def test_a_guest_that_moved_away_unknown_to_this_host_is_left_alone(growing: World) -> None:
     uuid = claimed(growing, VCPU=2)
     runs(growing, uuid, VCPU=2)
