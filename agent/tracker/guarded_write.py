@@ -613,7 +613,7 @@ def checked(outcome: WriteOutcome, subject: str, while_unknown: str) -> None:
         status=error.status,
         placement_code=error.placement_code,
         **{key: error.details[key] for key in ("retry_after", "busy") if key in error.details},
-    ) from (error.__cause__ or error)
+    ) from error
 
 
 def _is_past(doubt: Doubt, held: ConsumerAllocations) -> bool:
