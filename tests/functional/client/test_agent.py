@@ -461,6 +461,8 @@ def test_who_made_a_claim_is_kept_and_shown(served: ServedAgent) -> None:
     assert moved.new is not None and moved.new.made_by == Maker(uid=os.getuid(), program="plimsoll/0.1.0")
     assert other.revert_move(moved.migration).ended
     assert other.show_claim(claim.consumer).made_by == claim.made_by
+    rebuilt = other.begin_move("rebuild", resources=SMALL, consumer=claim.consumer).new
+    assert rebuilt is not None and rebuilt.made_by == claim.made_by, "it has the same place"
     assert {kept.maker for kept in served.world.journal.claims().values()} == {
         kept.maker for kept in served.world.operations.tracker.claims().values()
     }
