@@ -824,19 +824,19 @@ def card_of(ready: World, allocations: Any) -> str:
 
 def test_a_provider_that_an_admin_deleted_is_left_out_and_written_again(ready: World) -> None:
     """The claim is tried elsewhere, then refused in the agent's words; no verification is waited for."""
-    first = ready.operations.claim(request(PGPU=1))
+    first = ready.operations.claim(request(VCPU=1, PGPU=1))
     deleted = card_of(ready, first.allocations)
     assert ready.operations.release(first.consumer)
     ready.agent.reconcile("a release")
     client = PlacementClient(ready.wire.inner)
     assert client.delete_provider(deleted)
-    second = ready.operations.claim(request(PGPU=1))
+    second = ready.operations.claim(request(VCPU=1, PGPU=1))
     assert card_of(ready, second.allocations) != deleted
     with pytest.raises(DoesNotFit, match="PGPU"):
-        ready.operations.claim(request(PGPU=1))
+        ready.operations.claim(request(VCPU=1, PGPU=1))
     ready.agent.reconcile("at once, as it was requested")
     assert ready.agent.condition.state is HostState.READY
-    third = ready.operations.claim(request(PGPU=1))
+    third = ready.operations.claim(request(VCPU=1, PGPU=1))
     assert card_of(ready, third.allocations) == deleted
 
 
