@@ -293,6 +293,9 @@ def add_serve(add: CommandAdder) -> None:
     add_flavors_option(parser, "for the fleet's page")
     parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="the certificate and its chain, PEM")
     parser.add_argument("--tls-key", metavar="FILE", type=Path, help="the certificate's key, PEM")
+    parser.add_argument(
+        "--tls-client-ca", metavar="FILE", type=Path, help="who must have issued clients' certificates, PEM"
+    )
 
 
 def serve(args: Namespace) -> ExitCode:
@@ -317,6 +320,7 @@ def serve(args: Namespace) -> ExitCode:
             tokens_file=args.tokens_file,
             tls_cert=args.tls_cert,
             tls_key=args.tls_key,
+            tls_client_ca=args.tls_client_ca,
             flavors=read_flavors(args.flavors) if args.flavors else {},
             on_ready=lambda addresses: notifier.ready(f"serving placement at {', '.join(addresses)}"),
         )

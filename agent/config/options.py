@@ -221,6 +221,11 @@ _PLACEMENT = (
     cfg.StrOpt("serve_tls_cert", help="The certificate (and chain) for `serve`, PEM."),
     cfg.StrOpt("serve_tls_key", help="The key of serve_tls_cert, PEM."),
     cfg.StrOpt(
+        "serve_tls_client_ca",
+        help="The authorities, PEM, that must have issued the certificates of the clients of `serve`, which "
+        "show one beside their token; without it, none is asked for.",
+    ),
+    cfg.StrOpt(
         "auth_type",
         default="password",
         deprecated_opts=[cfg.DeprecatedOpt("auth_plugin")],

@@ -22,7 +22,7 @@ import struct
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -731,14 +731,16 @@ class BoundedServer:
         )
 
     def _make_place(self) -> bool:
-        """Close a connection that has sent ahead of its answers, or else the one whose time is over first.
+        """Close a connection that has sent ahead of its answers, or else one of the client with the most.
 
-        False where there is none.
+        Of that client's, the one whose time is over first. False where there is none.
         """
         if (greedy := self.threads.take_ahead()) is not None:
             self.turn_away(greedy)
         elif waiting := self._waiting():
-            self._give_up(min(waiting, key=lambda each: each.due), "others connect, and it is the slowest")
+            number = Counter(conn.remote[0] for conn in self.connections)
+            one = min(waiting, key=lambda each: (-number[each.remote[0]], each.due))
+            self._give_up(one, "others connect, and it is the slowest")
         else:
             return False
         return True

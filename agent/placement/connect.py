@@ -91,6 +91,7 @@ def _server(core: Any, options: Mapping[str, Any]) -> "Server":
         tokens_file=file("serve_tokens"),
         tls_cert=file("serve_tls_cert"),
         tls_key=file("serve_tls_key"),
+        tls_client_ca=file("serve_tls_client_ca"),
     )
 
 

@@ -54,7 +54,6 @@ T = TypeVar("T")
 
 FORMAT = 1
 """Of the tables. A journal of a higher one is refused."""
-VERSION_MIN = 140000
 POLL_S = 0.1
 PING_S = 0.25
 AWAY_S = 0.5
@@ -67,6 +66,11 @@ ABOUT_SEEN = (
 )
 LEASE_S = 1.0
 CLOSE_S = 30.0
+BEHIND_S = 5.0
+BEHIND = (
+    "it took so long to follow what the active one has written. See to the CPUs of this machine, and to its "
+    "network to the database."
+)
 SILENT = "the database hangs, or a synchronous replica is silent"
 
 SESSION = {
@@ -429,8 +433,6 @@ class PostgresHome:
             row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
             return str(row[0]) if row else ""
 
-        if connection.info.server_version < VERSION_MIN:
-            raise self._refused("it is older than PostgreSQL 14", "upgrade it")
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise self._refused(f"its encoding is {encoding}", "make one with ENCODING 'UTF8'")
@@ -459,6 +461,8 @@ class PostgresHome:
         reason = " ".join(str(error).split())
         if "unsupported startup parameter" in reason:
             return self._refused(*POOLED)
+        if "idle_session_timeout" in reason:  # the one setting of the session that came with 14
+            return self._refused("it is older than PostgreSQL 14", "upgrade it")
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             return self._refused(
                 reason,
@@ -613,7 +617,10 @@ class PostgresHome:
                 LOG.error("%s Missing claims: %s. %s", what, ", ".join(missing) or none, remedy)
             return
         self._check_last(last, seq)
+        began = time.monotonic()
         self._store.follow()
+        if (took_s := time.monotonic() - began) >= BEHIND_S:
+            LOG.warning("Reads at this server were up to %.0f s old: %s", took_s, BEHIND)
         self._has_followed, self._seen = True, max(self._seen, self._read, key=itemgetter(1))
         if not locked:
             if self.active_server not in (None, self._told_active):

@@ -591,8 +591,11 @@ class Bind(NamedTuple):
         return cls(text, host=str(found[0][4][0]), port=int(port_text))
 
 
-def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.2 or newer, with a PEM certificate (and its chain) and its key. Raises ServeError."""
+def tls_context(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
+    """TLS 1.2 or newer, with a PEM certificate (and its chain) and its key.
+
+    With `client_ca`, only for clients whose certificate one of its authorities issued. Raises ServeError.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -603,6 +606,15 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
             f"The TLS files {certificate} and {key} cannot be used ({reason}); give a PEM certificate and "
             "its key without a passphrase, readable by this user."
         ) from error
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(client_ca)
+        except OSError as error:
+            raise ServeError(
+                f"The authorities of clients in {client_ca} cannot be used ({error.strerror or error}); give "
+                "PEM certificates, readable by this user."
+            ) from error
     return context
 
 
@@ -621,6 +633,7 @@ class Server:
         tokens_file: Path | None = None,
         tls_cert: Path | None = None,
         tls_key: Path | None = None,
+        tls_client_ca: Path | None = None,
     ) -> None:
         """Check the addresses and files; open no socket yet.
 
@@ -632,6 +645,8 @@ class Server:
             raise ServeError("Nothing to listen at: give at least one address, HOST:PORT or unix:PATH.")
         if (tls_cert is None) != (tls_key is None):
             raise ServeError("TLS needs both files, the certificate and its key.")
+        if tls_client_ca is not None and tls_cert is None:
+            raise ServeError("Clients show certificates over TLS only: give this server's, and its key.")
         lacking = [
             what
             for what, given in (
@@ -647,7 +662,9 @@ class Server:
                     f"{' and '.join(lacking)}. Configure that, or listen at 127.0.0.1 or at unix:PATH."
                 )
         authenticate = noauth if tokens_file is None else Tokens.read(tokens_file)
-        context = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)
+        context = None
+        if tls_cert is not None and tls_key is not None:
+            context = tls_context(tls_cert, tls_key, tls_client_ca)
         self._binds = parsed
         self._listeners = []
         for bind in parsed:
@@ -733,6 +750,7 @@ def serve(
     tokens_file: Path | None = None,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
+    tls_client_ca: Path | None = None,
     flavors: Mapping[str, str] | None = None,
     on_ready: Callable[[list[str]], None] | None = None,
 ) -> None:
@@ -780,7 +798,14 @@ def serve(
             raise ServeError("Say what to serve: --state-dir DIR, or --journal DSN.")
         with (
             contextlib.closing(opened) as core,
-            Server(core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key) as server,
+            Server(
+                core,
+                binds,
+                tokens_file=tokens_file,
+                tls_cert=tls_cert,
+                tls_key=tls_key,
+                tls_client_ca=tls_client_ca,
+            ) as server,
         ):
             core.notes.flavors = flavors or {}
             gc.freeze()  # what is loaded has no cycles, and is too much to be searched for them

@@ -206,6 +206,60 @@ def test_a_request_has_a_deadline_of_its_own(open_door: Callable[..., Door], sen
         assert time.monotonic() - began > 0.25
 
 
+def test_a_client_that_says_nothing_or_nothing_more_is_closed(open_door: Callable[..., Door]) -> None:
+    """Before its first byte, over TLS also before its handshake, and after an answer."""
+    door = open_door(io_timeout_s=0.3)
+    with door.connect() as silent, door.connect() as idle, socket.create_connection(door.address, 10) as bare:
+        idle.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert exchange(idle, b"").startswith(b"HTTP/1.1 200 OK")
+        assert [exchange(connection, b"") for connection in (silent, bare)] == [b"", b""]
+
+
+def test_so_many_connections_stay_open_between_requests_and_no_more(open_door: Callable[..., Door]) -> None:
+    door = open_door(kept_alive=2, io_timeout_s=30)
+    with ExitStack() as stack:
+        told = []
+        for _ in range(3):
+            client = stack.enter_context(door.connect())
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            told.append(b"\r\nConnection: close\r\n" in client.recv(65536))
+        assert told == [False, False, True]
+
+
+def in_turn(door: Door) -> tuple[bool, int]:
+    """Whether nothing waits for the thread, and how many requests wait for it or have it."""
+    told = door.listener._server
+    return not told.threads._first, sum(each.is_busy for each in told.connections)
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_who_comes_while_all_connections_wait_for_their_answers_is_sent_off(
+    tmp_path: Path, with_tls: bool
+) -> None:
+    """Over TLS without a word: there is no time for a handshake."""
+    goes_on = threading.Event()
+
+    def waits(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        assert goes_on.wait(30)
+        return echo(environ, start_response)
+
+    door = Door(tmp_path, with_tls, waits, threads=1, connections=1, request_timeout_s=30)
+    with ExitStack() as stack:
+        stack.callback(door.listener.stop)
+        stack.callback(goes_on.set)
+        first = stack.enter_context(door.connect())
+        first.sendall(CLOSING)
+        eventually("it has the thread", lambda: in_turn(door) == (True, 1))
+        second = stack.enter_context(door.connect())
+        second.sendall(CLOSING)
+        eventually("it waits", lambda: in_turn(door) == (False, 2))
+        other = stack.enter_context(socket.create_connection(door.address, 10))
+        said = other.recv(65536)
+        assert said == b"" if with_tls else said.startswith(b"HTTP/1.1 503 ")
+        goes_on.set()
+        assert all(exchange(client, b"").startswith(b"HTTP/1.1 200 ") for client in (first, second))
+
+
 def test_a_long_body_may_take_longer_at_a_least_rate(open_door: Callable[..., Door]) -> None:
     door, body = open_door(), os.urandom(256 * 1024)
     with door.connect() as connection:
@@ -717,6 +771,20 @@ def is_closed(connection: socket.socket) -> bool:
     except ConnectionResetError:  # the server has not read what the client sent
         pass
     return True
+
+
+def test_a_client_with_many_connections_makes_place_before_one_with_few(
+    open_door: Callable[..., Door],
+) -> None:
+    """The others came later, so the first one would be the slowest."""
+    door = open_door(connections=4, io_timeout_s=30)
+    with ExitStack() as stack:
+        first = stack.enter_context(door.connect())
+        for _ in range(8):
+            other = socket.create_connection(door.address, 10, ("127.0.0.2", 0))
+            stack.enter_context(other)
+        eventually("they are there", lambda: len(door.listener._server.connections) == 4)
+        assert exchange(first, CLOSING).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_server_leaves_the_last_descriptors_to_others(

@@ -24,7 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
 
 from agent.durable.errors import DatabaseError, DatabaseTimeout  # noqa: E402
 from agent.placement.embedded import Core, CoreResponse  # noqa: E402
-from agent.placement.embedded.postgres import PostgresHome, Role, path_of  # noqa: E402
+from agent.placement.embedded.postgres import SESSION, PostgresHome, Role, path_of  # noqa: E402
 from agent.placement.embedded.store import Row  # noqa: E402
 
 
@@ -75,6 +75,14 @@ def refused(dsn: str, sentence: str) -> None:
 def test_a_database_that_is_away_is_refused_at_the_start(dsn: str) -> None:
     away = make_conninfo(dsn, host="/nowhere")
     refused(away, "cannot have the journal: .*/nowhere.*check the address after --journal")
+
+
+def test_a_database_that_does_not_know_the_sessions_time_out_is_too_old(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came with PostgreSQL 14; this one does not know the name either."""
+    monkeypatch.setitem(SESSION, "idle_session_timeout_of_14", "1s")
+    refused(dsn, "it is older than PostgreSQL 14; upgrade it")
 
 
 @pytest.mark.parametrize(
@@ -480,6 +488,22 @@ def test_a_standby_that_is_behind_the_swept_rows_loads_all(dsn: str, monkeypatch
             api.claim(new(), {host: {"VCPU": 1}})
             assert one._store._first > 10
         until(lambda: Api(other).whole() == api.whole())
+
+
+def test_a_standby_says_how_old_its_answers_were(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agent.placement.embedded.postgres.BEHIND_S", 0.2)
+    with two(dsn) as (core, standby):
+        rows = home(standby).rows
+
+        def slow(after: int, limit: int) -> list[Row]:
+            time.sleep(0.25)
+            return rows(after, limit)
+
+        monkeypatch.setattr(home(standby), "rows", slow)
+        Api(core).provider("host")
+        until(lambda: "Reads at this server were up to" in caplog.text)
 
 
 def test_a_load_that_is_interrupted_is_done_again(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

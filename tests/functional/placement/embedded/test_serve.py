@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -559,6 +560,8 @@ def test_off_loopback_it_refuses_to_start_and_says_what_is_lacking(core: Core, t
         Server(core, ["0.0.0.0:0"], tokens_file=tokens, tls_cert=tokens)
     with pytest.raises(ServeError, match="cannot be used"):
         Server(core, ["0.0.0.0:0"], tokens_file=tokens, tls_cert=tokens, tls_key=tokens)
+    with pytest.raises(ServeError, match="over TLS only"):
+        Server(core, ["127.0.0.1:0"], tls_client_ca=tokens)
     with pytest.raises(ServeError, match="at least one address"):
         Server(core, [])
 
@@ -578,6 +581,32 @@ def test_off_loopback_only_tokens_over_tls_open(core: Core, tokens: Path, tmp_pa
         with door_client(address, ca=certificate) as nobody:
             assert nobody("GET", "/resource_providers").status == 401
             assert nobody("GET", "/").status == 200
+
+
+def test_clients_show_a_certificate_where_their_authorities_are_named(
+    core: Core, tokens: Path, tmp_path: Path
+) -> None:
+    certificate, key = make_certificate(tmp_path)
+    (tmp_path / "of a stranger").mkdir()
+    strange = make_certificate(tmp_path / "of a stranger")
+    files = {"tokens_file": tokens, "tls_cert": certificate, "tls_key": key}
+    with pytest.raises(ServeError, match="The authorities of clients"):
+        Server(core, ["127.0.0.1:0"], **files, tls_client_ca=tokens)
+    with Server(core, ["127.0.0.1:0"], **files, tls_client_ca=certificate) as server:
+        host, _, port = server.addresses[0].removeprefix("https://").rpartition(":")
+
+        def status(shown: tuple[Path, Path] | None) -> int | None:
+            trust = ssl.create_default_context(cafile=certificate)
+            if shown is not None:
+                trust.load_cert_chain(*shown)
+            with contextlib.closing(HTTPSConnection(host, int(port), timeout=10, context=trust)) as client:
+                try:
+                    client.request("GET", "/resource_providers", headers={"X-Auth-Token": READER_TOKEN})
+                    return client.getresponse().status
+                except OSError:
+                    return None
+
+        assert [status(each) for each in (None, strange, (certificate, key))] == [None, None, 200]
 
 
 @pytest.mark.parametrize("with_tls", [False, True])
