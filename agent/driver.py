@@ -210,6 +210,19 @@ class Guest:
     memory: tuple[UsedMemory, ...] = ()
     encryption: frozenset[str] = frozenset()
 
+    @property
+    def is_off(self) -> bool:
+        """Whether it is only defined, or has crashed: it uses nothing, and units that it names stay its own.
+
+        Not so one that a new state directory found (`Place.found`): what was claimed for it is not known.
+        """
+        return self.state in (GuestState.SHUTOFF, GuestState.CRASHED)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on this host, or stands still here: not one that is off, or not here yet."""
+        return not self.is_off and self.state not in (GuestState.STARTING, GuestState.MIGRATING)
+
 
 class DeviceKind(StrEnum):
     """How a domain names a device of the host: by the tag or the type of its element."""

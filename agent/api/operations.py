@@ -10,7 +10,6 @@ from uuid import uuid4
 
 from agent import errors, log
 from agent.audit.auditor import Auditor, AuditReport
-from agent.claims.attribution import IDLE
 from agent.claims.capacity import Capacity, Defrag
 from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
 from agent.claims.device_profiles import DeviceProfiles
@@ -357,7 +356,7 @@ class Operations:
             guests = self.reconciler.read_guests()  # it may have started or stopped since the last pass
         except errors.DriverError:
             guests = () if row.guest is None else (row.guest,)
-        guest = next((each for each in guests if each.uuid == consumer and each.state not in IDLE), None)
+        guest = next((each for each in guests if each.uuid == consumer and not each.is_off), None)
         if guest is not None:
             raise guest_runs(guest, self.tracker.view.rows().get(consumer, row))
 

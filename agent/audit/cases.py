@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from agent.audit.finding import Finding, FollowGuests
 from agent.audit.observation import Observation
-from agent.claims.attribution import IDLE, Place, use_of
+from agent.claims.attribution import Place, use_of
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference, use_difference
@@ -48,7 +48,7 @@ def is_older(observation: Observation, claim: Claim, held: Allocations) -> bool:
     if claim.consumer in observation.consumers_in_moves:
         return False
     guest = observation.guests.get(claim.consumer)
-    if guest is not None and guest.state in IDLE:
+    if guest is not None and guest.is_off:
         now = as_used(observation, claim, held) if held != claim.allocations else None
         if now is None or set(now.exact) <= set(claim.exact):
             return False
@@ -76,7 +76,7 @@ def used_by_others(observation: Observation, claim: Claim) -> tuple[tuple[str, s
         (used.resource_class, used.unit): guest.uuid
         for guest in observation.guests.values()
         for used in guest.units
-        if guest.uuid != claim.consumer and guest.state not in IDLE
+        if guest.uuid != claim.consumer and not guest.is_off
     }
     return tuple((unit, users[name, unit]) for _, name, unit in claim.exact if (name, unit) in users)
 
@@ -167,7 +167,7 @@ def obstacle(observation: Observation, follow: Collection[Claim]) -> str:
     owners, consumers = _owners(observation), {after.consumer for after in follow}
     users: dict[tuple[str, str], set[str]] = {}
     for guest in observation.guests.values():
-        for used in guest.units if guest.state not in IDLE else ():
+        for used in guest.units if not guest.is_off else ():
             users.setdefault((used.resource_class, used.unit), set()).add(guest.uuid)
     wanted: dict[tuple[str, str], set[str]] = {}
     for after in follow:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.claims.attribution import IDLE, Place, use_of
+from agent.claims.attribution import Place, use_of
 from agent.claims.claim import Claim, ClaimState, Shortfall
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells
@@ -206,7 +206,7 @@ class Observation:
         """
         if not may_be_migration(consumer_type):
             return False
-        is_instance = guest.state not in IDLE or guest.uuid in self.claims
+        is_instance = not guest.is_off or guest.uuid in self.claims
         is_migration = consumer_type == MIGRATION_TYPE
         return (is_migration and is_instance) or Counter(by_class(here.values())) == Counter(guest.resources)
 

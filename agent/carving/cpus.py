@@ -12,7 +12,7 @@ from typing import Any
 
 from agent.claims.rows import Row
 from agent.cpuset import format_cpu_set, parse_cpu_set
-from agent.driver import GuestState, HostSettings
+from agent.driver import HostSettings
 from agent.errors import UsageError
 from agent.json_checks import fault, read_object, read_text, read_truth, read_uuid
 
@@ -21,7 +21,6 @@ ONLINE, OFFLINE = "online", "offline"
 VERSION = 1
 INSTANCES_MAX = 65536
 _TEXT_MAX = 65536
-_NOT_RUNNING = (GuestState.SHUTOFF, GuestState.CRASHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def cpu_holds(rows: Iterable[Row], former: CpuHolds) -> dict[str, CpuHold]:
         if cpus:
             before = former.get(row.instance)
             is_new = before is None or before.awaited or not cpus <= before.cpus
-            runs = row.guest is not None and row.guest.state not in _NOT_RUNNING
+            runs = row.guest is not None and not row.guest.is_off
             holds[row.instance] = CpuHold(cpus, bool(row.claimed) and is_new and not runs)
     return holds
 

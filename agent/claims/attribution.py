@@ -18,14 +18,9 @@ from agent.claims.guest_cells import KIB_PER_MIB
 from agent.claims.host_cells import HostCells
 from agent.claims.rows import NOT_USED, Row, Use
 from agent.device_names import CONTEXT, page_class
-from agent.driver import Guest, GuestState, UsedUnit
+from agent.driver import Guest, UsedUnit
 from agent.shapes import Units, Usages
 from agent.tree import ProviderTree
-
-IDLE = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
-"""Guests in these states use nothing; the exact units that their definitions name stay theirs.
-
-Not so those that a new state directory found (`Place.found`): what was claimed for them is not known."""
 
 _MEMORY = "MEMORY_MB"
 
@@ -84,7 +79,7 @@ class _Attribution:
     def use(self) -> Use:
         has = self._has()
         units, stray = self._units(has)
-        if self._guest.state in IDLE and self._guest.uuid not in self._place.found:
+        if self._guest.is_off and self._guest.uuid not in self._place.found:
             return Use(self._claimed_elsewhere(units, has), units, stray)
         for uuid, classes in units.items():
             for name, exact in classes.items():

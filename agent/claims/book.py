@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from agent.claims.attribution import IDLE, Place, use_of
+from agent.claims.attribution import Place, use_of
 from agent.claims.choice import Choice, Strategy
 from agent.claims.claim import (
     UNRESTRICTED,
@@ -681,7 +681,7 @@ class Book:
         if otherwise:
             self._place = replace(self._place, found=found)
         # A guest that runs has a unit, although the definition of another one names it, too.
-        ordered = sorted(guests, key=lambda guest: guest.state not in IDLE)
+        ordered = sorted(guests, key=lambda guest: not guest.is_off)
         self._cells.observe_guests(ordered, self.units.observe_guests(ordered, self._instances))
         present = {guest.uuid: guest for guest in guests}
         gone = [row for row in self._rows.values() if row.guest and row.instance not in present]

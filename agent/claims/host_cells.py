@@ -19,7 +19,7 @@ from agent.claims.claim import Claim
 from agent.claims.fit_search import HostStock, ProviderIndex
 from agent.claims.guest_cells import KIB_PER_MIB, SMALL_PAGE_KIB, FreeCell, PlacedCell
 from agent.device_names import CPULESS_MEMORY, is_page_class, page_class
-from agent.driver import Cell, Guest, GuestState, Topology, UsedMemory
+from agent.driver import Cell, Guest, Topology, UsedMemory
 from agent.providers.divided_cards import Card
 from agent.providers.reservations import WaysOf
 from agent.shapes import Allocations, UnitsToMake, Usages
@@ -365,8 +365,6 @@ class CellStock:
 
 
 CPUS = "PCPU"
-_ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
-"""Guests in these states use no memory; their CPUs stay theirs, as all exact units do."""
 
 
 NO_UNITS: Mapping[tuple[str, str], frozenset[str]] = {}
@@ -478,7 +476,7 @@ class CellUsage:
             for (name, unit), having in in_several.items()
             if name == CPUS and unit.isdecimal()
         }
-        present = {guest.uuid: guest for guest in known if guest.state not in _ABSENT}
+        present = {guest.uuid: guest for guest in known if not guest.is_off}
         self._guests = {uuid: guest for uuid, guest in present.items() if guest.memory}
         self._coming = {uuid: guest for uuid, guest in self._coming.items() if uuid not in present}
 

@@ -8,7 +8,6 @@ for which of them such a unit counts; here is only who has it.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from agent.claims.attribution import IDLE
 from agent.claims.claim import Claim, Fit, Restriction
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import in_guests_beside
@@ -96,12 +95,12 @@ class UnitOwners:
         naming: dict[ExactUnit, dict[str, bool]] = {}
         for guest in guests:
             for used in guest.units:
-                naming.setdefault((used.resource_class, used.unit), {})[guest.uuid] = guest.state in IDLE
+                naming.setdefault((used.resource_class, used.unit), {})[guest.uuid] = guest.is_off
         self.in_guests = {unit: [*having][-1] for unit, having in naming.items()}
         self._in_use = {
             (used.resource_class, used.unit): guest.uuid
             for guest in guests
-            if guest.state not in IDLE
+            if not guest.is_off
             for used in guest.units
         }
         several: dict[ExactUnit, frozenset[str]] = {}

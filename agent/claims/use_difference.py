@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.claims.attribution import IDLE, Place, use_of
+from agent.claims.attribution import Place, use_of
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.guest_cells import wants_cells
 from agent.claims.request import (
@@ -26,12 +26,9 @@ from agent.claims.request import (
 )
 from agent.claims.rows import Row
 from agent.device_names import is_page_class
-from agent.driver import Guest, GuestState
+from agent.driver import Guest
 from agent.errors import UsageError
 from agent.shapes import Allocations, Usages, beyond, by_class
-
-NOT_HERE = IDLE | {GuestState.STARTING, GuestState.MIGRATING}
-"""Guests in these states do not run on this host, or not yet."""
 
 CPUS = "PCPU"
 
@@ -74,7 +71,7 @@ def use_difference(row: Row, place: Place) -> UseDifference | None:
     the guest is as one of them says. Without a claim, what Placement holds counts.
     """
     guest = row.guest
-    if guest is None or guest.state in NOT_HERE or guest.problem is not None or not guest.resources:
+    if guest is None or not guest.is_here or guest.problem is not None or not guest.resources:
         return None
     if any(claim.state is not ClaimState.CLAIMED for claim in row.claimed.values()):
         return None
@@ -187,7 +184,7 @@ def followed(row: Row, place: Place, had: Had) -> Claim | None:
     guest = row.guest
     if claim is None or len(row.claimed) > 1 or claim.state is not ClaimState.CLAIMED:
         return None
-    if guest is None or guest.state in NOT_HERE or guest.problem is not None or not guest.resources:
+    if guest is None or not guest.is_here or guest.problem is not None or not guest.resources:
         return None
     change = _Change(claim, guest, place, had)
     change.follow_units()

@@ -14,7 +14,6 @@ from agent.carving.files import (
     BootNeeds,
     CpuNeeds,
 )
-from agent.claims.attribution import IDLE
 from agent.claims.claim import Claim
 from agent.clock import HostClock
 from agent.config.check import check_running_state_path
@@ -254,7 +253,7 @@ class HostAgent:
 
     def release_ended(self) -> None:
         """Release the claims whose process has ended, unless a guest runs with one of them."""
-        running = {guest.uuid for guest in self._reconciler.guests or () if guest.state not in IDLE}
+        running = {guest.uuid for guest in self._reconciler.guests or () if not guest.is_off}
         claims = self._tracker.claims() if self._recovered else {}
         for consumer, claim in claims.items():
             process = claim.request.process
@@ -520,7 +519,7 @@ class HostAgent:
         that one has finished.
         """
         fault, guests, error = self.condition.fault, self._reconciler.guests or (), report.error
-        running = sum(guest.state not in IDLE for guest in guests)
+        running = sum(not guest.is_off for guest in guests)
         if isinstance(error, errors.IdentityError) and running and not self._tracker.claims():
             # The agent has no record of any of the guests: say what became of that.
             error = errors.IdentityError(

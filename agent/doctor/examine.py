@@ -39,7 +39,7 @@ from agent.config.options import driver_class
 from agent.config.settings import Settings, load, read_only_driver
 from agent.cpuset import format_cpu_set
 from agent.doctor.check import DoctorCheck, bad, check_device, good, warning
-from agent.driver import Driver, GuestState, PassedDevice
+from agent.driver import Driver, PassedDevice
 from agent.durable.errors import READ_ONLY_REMEDY, is_immutable, mount_of, obstacle_of, user_name
 from agent.durable.files import FILE_MODE, check_accepts_files, is_there, read_text
 from agent.errors import counted
@@ -75,7 +75,6 @@ GROUP = "libvirt"
 """The group whose members may manage libvirt's guests, by the polkit rules of Debian and others."""
 SYSTEM_URI = "qemu:///system"
 CPUS = Path("/sys/devices/system/cpu")
-_IDLE = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 
 
 def examine(
@@ -640,7 +639,7 @@ def examine_device(
             holders = {
                 unit.unit: f"{guest.name} ({guest.uuid})"
                 for guest in driver.guests()
-                if guest.state not in _IDLE
+                if not guest.is_off
                 for unit in guest.units
             }
         except errors.DriverError as error:

@@ -260,7 +260,6 @@ GRACE_S = 60.0
 """A guest that the driver does not report so long after the gate let it in has not started."""
 
 ARRIVED = frozenset({GuestState.RUNNING, GuestState.SUSPENDED})
-ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +418,7 @@ class Settler:
 
 
 def _is_absent(guest: Guest | None) -> bool:
-    return guest is None or guest.state in ABSENT
+    return guest is None or guest.is_off
 
 
 class Gate:
@@ -462,7 +461,7 @@ class Gate:
                 guest = self._read(call.xml)
                 others = [row for row in self._tracker.view.rows().values() if row.instance != guest.uuid]
                 guests = [row.guest for row in others if row.guest is not None]
-                present = [other for other in guests if other.state not in ABSENT]
+                present = [other for other in guests if not other.is_off]
                 claims = [claim for row in others for claim in row.claimed.values()]
                 down = power_down(guest, settings, present, claims)
                 self._expected.end(guest.uuid)
@@ -485,7 +484,7 @@ class Gate:
         claims, found = self._tracker.claims(), self._tracker.view.found_guests()
         verdicts: list[tuple[Guest, GateVerdict | errors.Refused]] = []
         for guest in guests:
-            is_absent = guest.state in ABSENT
+            is_absent = guest.is_off
             if (is_absent and guest.uuid not in found) or guest.uuid in claims or guest.problem is not None:
                 continue
             try:
@@ -515,7 +514,7 @@ class Gate:
             holders = {
                 unit.unit: f"{row.guest.name} ({row.instance})"
                 for row in self._tracker.view.rows().values()
-                if row.guest is not None and row.instance != guest.uuid and row.guest.state not in ABSENT
+                if row.guest is not None and row.instance != guest.uuid and not row.guest.is_off
                 for unit in row.guest.units
             }
             problems = list(start_problems(passed, holders))

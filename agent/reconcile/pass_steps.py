@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import chain
 
 from agent import errors, log
-from agent.claims.attribution import IDLE, Place, gone_units
+from agent.claims.attribution import Place, gone_units
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.refusal import label
@@ -633,7 +633,7 @@ def _units_of_two(rows: Collection[Row]) -> Iterator[str]:
         for _, name, unit in claim.exact
     }
     for row in rows:
-        if row.guest is None or row.guest.state in IDLE:
+        if row.guest is None or row.guest.is_off:
             continue
         for used in row.guest.units:
             instance, request = claimed.get((used.resource_class, used.unit), (row.instance, None))

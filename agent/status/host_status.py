@@ -15,7 +15,6 @@ from uuid import UUID
 
 from agent import __version__, log
 from agent.audit.auditor import Auditor
-from agent.claims.attribution import IDLE
 from agent.claims.capacity import stranded_for_all
 from agent.clock import exact_moment
 from agent.config.settings import Settings
@@ -243,7 +242,7 @@ class HostStatus:
             f"{'has a claim' if guest.uuid in claims else 'has no claim'}; the agent goes by what it last "
             "knew of it."
             for guest in guests
-            if guest.problem is not None and guest.state not in IDLE
+            if guest.problem is not None and not guest.is_off
         ]
         disabled = []
         if pause is None and closed is None and self._reconciler.is_disabled_by_others:

@@ -25,7 +25,6 @@ from prometheus_client.registry import Collector
 
 from agent import __version__
 from agent.audit.findings import KIND_NAMES
-from agent.claims.attribution import IDLE
 from agent.claims.claim import ClaimState, ClaimStep
 from agent.driver import GuestState
 from agent.errors import PlacementUnavailable
@@ -166,7 +165,7 @@ def gauges(overview: Overview) -> Iterator[GaugeMetricFamily]:
     claims = Tally(claim.state.value for claim in overview.claims.values())
     yield _one_hot("claims", "Claims on this host, including those of moves.", "state", ClaimState, claims)
     unclaimed = sum(
-        guest is not None and guest.state not in IDLE and claim is None and guest.uuid not in overview.moving
+        guest is not None and not guest.is_off and claim is None and guest.uuid not in overview.moving
         for guest, claim in overview.instances
     )
     yield _gauge("unclaimed_guests", "Guests that run without a claim, and that are in no move.", unclaimed)

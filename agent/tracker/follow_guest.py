@@ -15,7 +15,7 @@ from agent.claims.doubt import DoubtKind
 from agent.claims.refusal import amounts_text, does_not_fit, label
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.rows import Row
-from agent.claims.use_difference import NOT_HERE, Had, UseDifference, followed, use_difference
+from agent.claims.use_difference import Had, UseDifference, followed, use_difference
 from agent.driver import Guest
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations, total
@@ -172,7 +172,7 @@ class UseFollower:
             # A claim that does not follow has nothing to give back either.
             before, self._had = self._had, {}
             for instance, one in self._compared.items():
-                if one.guest.state not in NOT_HERE:
+                if one.guest.is_here:
                     had = before.get(instance)
                     self._had[instance] = had.and_now(one.guest) if grow and had else Had.of(one.guest)
             self._refused = {who: refused for who, refused in self._refused.items() if who in self._compared}

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from agent.audit.cases import ConsumerCase, FindingKind, TableRow
 from agent.audit.finding import Deliver, DropClaim, Finding, FollowGuests, FollowReshape, WriteAllocations
-from agent.claims.attribution import IDLE
 from agent.claims.claim import ClaimState
 from agent.errors import by_force, counted
 from agent.moves.ownership import reduce_allocations
@@ -246,7 +245,7 @@ def _which_is_newer(kind: str, case: ConsumerCase) -> Finding | None:
     repair: tuple[FollowGuests, ...] = ()
     if case.is_outdated:
         repair, obstacle = case.follows
-        has = "is defined with" if case.guest is not None and case.guest.state in IDLE else "uses"
+        has = "is defined with" if case.guest is not None and case.guest.is_off else "uses"
         reason = (
             f"The guest {case.consumer} {has} what Placement has for it, and its claim has something else: "
             "the claim's record is older, as in a state directory that was restored from a copy."

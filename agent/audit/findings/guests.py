@@ -22,7 +22,7 @@ from agent.audit.cases import (
 )
 from agent.audit.finding import ClaimUse, Finding, FollowGuests, RecordUse, TakeClaim
 from agent.audit.observation import Observation
-from agent.claims.attribution import IDLE, gone_units, use_of
+from agent.claims.attribution import gone_units, use_of
 from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.domain_demand import request_for_domain, why_on_no_provider
 from agent.claims.refusal import amounts_text, provider_label
@@ -75,7 +75,7 @@ class UnclaimedInstance(FindingKind):
         if case.claim is not None or case.guest is None:
             return None
         if not case.placed.allocations:
-            if case.guest.state in IDLE and case.consumer not in case.observation.found:
+            if case.guest.is_off and case.consumer not in case.observation.found:
                 return None  # it uses nothing
             return self._without_allocation(case, case.guest)
         if not case.parts.here or (case.placed.project_id, case.placed.user_id) != AGENT_IDENTITY:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from agent.audit.cases import FindingKind, TableRow
 from agent.audit.finding import Finding
 from agent.audit.observation import Observation
-from agent.claims.attribution import IDLE
 from agent.errors import counted
 from agent.providers.limits import beyond_caps
 from agent.providers.retention import way_back
@@ -41,7 +40,7 @@ class SharedUnit(FindingKind):
                     claimed.setdefault((name, unit), set()).add(instance)
             for used_unit in row.guest.units if row.guest else ():
                 key = used_unit.resource_class, used_unit.unit
-                column = named if row.guest is None or row.guest.state in IDLE else used
+                column = named if row.guest is None or row.guest.is_off else used
                 column.setdefault(key, set()).add(instance)
         for key in sorted(claimed.keys() | used.keys()):
             columns = {"claimed": claimed, "used": used, "named": named}
@@ -76,7 +75,7 @@ class UnknownDevice(FindingKind):
             for name, units in classes.items():
                 offered.setdefault(name, set()).update(units)
         for guest in observation.guests.values():
-            if guest.problem is not None or guest.state in IDLE:
+            if guest.problem is not None or guest.is_off:
                 continue
             for used in guest.units:
                 if used.resource_class in offered and used.unit not in offered[used.resource_class]:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from agent.audit.cases import ConsumerCase, FindingKind, MoveCase, TableRow
 from agent.audit.finding import EndMove, Finding, WriteAllocations
 from agent.claims.claim import ClaimState
-from agent.claims.use_difference import NOT_HERE
 from agent.moves.ownership import undecided_reason
 from agent.moves.states import MIGRATION_TYPE, Move, MoveState
 
@@ -49,7 +48,7 @@ class MovedAway(FindingKind):
         """
         if case.guest is None or case.guest.problem or not case.placed.allocations or case.parts.here:
             return None
-        if case.claim is None and case.guest.state in NOT_HERE:
+        if case.claim is None and not case.guest.is_here:
             if case.consumer not in case.observation.moved_away:
                 return None
             reason = (

@@ -145,7 +145,6 @@ def _disk_bytes(session: Session, domain: Any, disks: tuple[Disk, ...]) -> tuple
     return total, None
 
 
-_OFF = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 BLOCKED_AT_ONCE_MAX = 2
 """A reading waits for so many blocked domains, each for the call timeout, and then fails."""
 _VCPUS_OF_INFO = 3
@@ -224,7 +223,7 @@ class DomainReader:
         counts = {
             uuid: known.domain.vcpus
             for uuid, known in self._known.items()
-            if known.domain is not None and known.domain.vcpus_may_change and known.guest.state not in _OFF
+            if known.domain is not None and known.domain.vcpus_may_change and not known.guest.is_off
         }
         if not counts or not self._connection.is_open:
             return ()
