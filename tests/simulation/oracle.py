@@ -316,10 +316,16 @@ class Oracle:
 
     @staticmethod
     def _capacity(host: Host, provider: str, name: str, inventory: object) -> float:
-        """Without what is reserved for guests: only the operator's own reservation counts."""
+        """Without what is reserved for guests: only the operator's own reservation counts.
+
+        At least what there is: a write of less, which the agent gave up, may be done late, and the next
+        verification finds that. Until then Placement refuses what the agent takes to fit.
+        """
         for described in host.described():
             if described.name == provider and name in described.inventories:
-                return (inventory.total - described.inventories[name].reserved) * inventory.allocation_ratio  # type: ignore[attr-defined]
+                there = described.inventories[name]
+                total = max(inventory.total, there.total)  # type: ignore[attr-defined]
+                return (total - there.reserved) * inventory.allocation_ratio  # type: ignore[attr-defined,no-any-return]
         return inventory.total * inventory.allocation_ratio  # type: ignore[attr-defined,no-any-return]
 
     def _claims(self, rows: Mapping[str, Row], party: str, provider: str, name: str) -> bool:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from agent.errors import AnotherWriter, ClaimsClosed, PlacementUnavailable
+from agent.errors import AnotherWriter, ClaimsClosed, DoesNotFit, PlacementUnavailable
 from simulation.journal import RowMeets
 from simulation.machine import uuid_of
 from simulation.network import BECOMES, Fate
@@ -2170,3 +2170,24 @@ def test_a_claim_and_a_guest_of_the_same_size_that_leave_at_once_are_not_mixed_u
         a.guest_goes("web1")
         story.comes_to_rest()
         assert bool(story.claim_of("a", "web4")) == (end == "reverts")
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["card full", "two cards"])
+def test_a_claim_beside_a_late_write_of_fewer_devices_is_refused_or_held(beside: bool) -> None:
+    """Seed 54741: the functions are back, and then Placement does what the agent wrote without them."""
+    with Story() as story:
+        b = story.host("b")
+        if beside:
+            assert b.claims("web1", **BOTH).granted
+        story.waits(20)
+        with story.meanwhile():
+            story.next_write("b", Fate.LATE, 50.0)
+            b.loses_functions()
+            story.waits(5)
+            b.regains_functions()
+            story.waits(48)
+        answer = b.claims("web2", **BOTH)
+        assert answer.granted or isinstance(answer.error, DoesNotFit)
+        story.comes_to_rest()
+        assert story.held("web2") == (BOTH if answer.granted else {})
+        assert answer.granted or b.claims("web2", **BOTH).granted
