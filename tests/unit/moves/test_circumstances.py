@@ -59,6 +59,8 @@ def turn(role: MoveRole, state: MoveState, seen: Circumstances) -> str:
         (MoveRole.SOURCE, MoveState.LEAVING, Circumstances(), "this agent", "it continues"),
         (MoveRole.SOURCE, MoveState.CONFIRMING, Circumstances(HERE), "the guest", "left this host"),
         (MoveRole.SOURCE, MoveState.CONFIRMING, Circumstances(), "this agent", "verification"),
+        (MoveRole.SOURCE, MoveState.BEGUN, Circumstances(HERE, holders=frozenset()), "this agent", "why"),
+        (MoveRole.SOURCE, MoveState.REVERTING, Circumstances(HERE), "this agent", "verification"),
         (MoveRole.DESTINATION, MoveState.REVERTING, Circumstances(HERE), "the guest", "left this host"),
         (MoveRole.DESTINATION, MoveState.CONFIRMING, Circumstances(HERE), "this agent", "verification"),
         (

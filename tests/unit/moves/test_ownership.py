@@ -130,6 +130,20 @@ def test_the_source_does_not_know_the_new_place_and_reads_how_a_move_ended(
     assert observed_end(at_source, instance, migration, {THERE, CELL}.__contains__) is end
 
 
+@pytest.mark.parametrize(
+    ("new", "now", "end"),
+    [
+        (2, 1, MoveStep.RESTORED),
+        (2, 2, MoveStep.FREED),
+        (2, 3, MoveStep.FREED),
+        (1, 1, None),
+    ],
+)
+def test_a_resize_on_its_host_ended_as_the_amounts_tell(new: int, now: int, end: MoveStep | None) -> None:
+    resize = move(MoveRole.BOTH, {HERE: {"VCPU": 1}}, {HERE: {"VCPU": new}})
+    assert observed_end(resize, {HERE: {"VCPU": now}}, {}, is_here) is end
+
+
 @given(old=held, new=held, moved=st.dictionaries(st.sampled_from([THERE, HERE]), st.just(CELL)))
 def test_a_revert_gives_back_what_the_migration_has_now(
     old: Allocations, new: Allocations, moved: dict[str, str]
