@@ -63,6 +63,9 @@ VRAM_CLASS = "CUSTOM_VRAM_MB"
 PORT = re.compile(r"((?:[0-9a-f]{2}:){5}[0-9a-f]{2})(?: VLAN ([0-9]{1,4}))?", re.ASCII)
 """What a network card has for a virtual function, as one text: its MAC address and its VLAN."""
 
+MIG_INSTANCE = re.compile(r"([1-9])g\.[1-9][0-9]{0,2}gb(?:[+-][a-z.]{1,12})?:(0|[1-9][0-9]?)", re.ASCII)
+"""A MIG instance: its profile, with its compute slices first, and the memory slice in which it starts."""
+
 NO_MAC = "00:00:00:00:00:00"
 """The port of a function for which its card has nothing."""
 
@@ -223,6 +226,21 @@ def vgpu_in_place(unit: str) -> tuple[str, str, int] | None:
     if match is None or match["type"].isupper():
         return None
     return match["function"], match["type"], int(match["place"])
+
+
+def mig_slices(instance: str) -> range:
+    """The memory slices that a MIG instance takes at the least, as far as its name tells.
+
+    Ng has N compute slices and takes as many memory slices or more; 3g takes 4 and 7g takes 8, on cards of 8.
+    No card has more than 12. Raises ValueError where no card has so many. Source: NVIDIA, "Multi-Instance GPU
+    User Guide", Supported MIG Profiles, and what `nvidia-smi mig -lgipp` prints.
+    """
+    match = MIG_INSTANCE.fullmatch(instance)
+    compute, start = (int(match[1]), int(match[2])) if match else (0, 0)
+    size, slices = {3: (4, 8), 7: (8, 8)}.get(compute, (compute, 12))
+    if not size or start + size > slices:
+        raise ValueError(f"no card has the place of {instance}; `nvidia-smi mig -lgipp` lists those it has")
+    return range(start, start + size)
 
 
 def is_vfio(driver: str) -> bool:

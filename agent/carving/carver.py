@@ -18,7 +18,6 @@ from agent.carving.carving import (
     NeededUnit,
     Plan,
     Step,
-    StepKind,
     join,
     on_mixed_cards,
     plan,
@@ -143,13 +142,16 @@ class Carver:
         failed: dict[str, str] = {}
         while True:
             found = self._look(unfinished)
-            left = (each for each in found.steps if not {each.card, each.function, each.unit} & failed.keys())
+            left = (
+                each
+                for each in found.steps
+                if failed.keys().isdisjoint((each.card, each.function, each.unit, each.subject))
+            )
             step = next(left, None)
             if step is None:
                 break
-            subject = step.unit if step.kind is StepKind.CREATE_MDEV else step.function
             if step in taken:
-                failed[subject] = f"{step.function}: the kernel forgot this: {step.text}."
+                failed[step.subject] = f"{step.function}: the kernel forgot this: {step.text}."
                 continue
             taken[step] = None
             on_step(step)
@@ -157,7 +159,7 @@ class Carver:
             try:
                 self.kernel.do(step)
             except OSError as error:
-                failed[subject] = f"{step.function}: cannot {step.text}: {error.strerror or error}."
+                failed[step.subject] = f"{step.function}: cannot {step.text}: {error.strerror or error}."
         self.journal.end()
         return Carved(tuple(taken), tuple(failed.values()), found.refusals)
 

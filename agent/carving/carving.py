@@ -24,7 +24,15 @@ from typing import Any, TypeVar
 
 from agent.claims.claim import Claim
 from agent.codec import encode
-from agent.device_names import DASHED_UUID, PCI_ADDRESS, PORT, VRAM_PREFIX, address_of, vgpu_in_place
+from agent.device_names import (
+    DASHED_UUID,
+    PCI_ADDRESS,
+    PORT,
+    VRAM_PREFIX,
+    address_of,
+    mig_slices,
+    vgpu_in_place,
+)
 from agent.driver import CarvedUnit, DeclaredCarving, Guest
 from agent.errors import UsageError, counted
 from agent.json_checks import read_choice, read_list, read_object, read_text, read_whole
@@ -44,6 +52,15 @@ class Mdev:
 
 
 @dataclass(frozen=True, slots=True)
+class MigInstance:
+    """A GPU instance that is there: its number, its memory slices, and whether it has a compute instance."""
+
+    number: str
+    slices: range
+    computes: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SeenFunction:
     """A PCI function. `driver` and `override` are empty without one; `card` is that of a virtual function.
 
@@ -58,8 +75,9 @@ class SeenFunction:
     `uses` are clauses on what has it: "its interface enp65s0v0 is up".
     With `vram` it has a quota of VRAM: then `vgpu_type` is its MiB, None where they cannot be changed. `port`
     is what its network card has for it, as of `agent.device_names.PORT`; empty where that is not told. `mig`
-    are the MIG instances of a card, as of `DeclaredCarving`, None where it is not in that mode. `quanta` are
-    those of a virtual function, as of `DeclaredCarving`, None where its driver tells none.
+    {MIG instance, as of `DeclaredCarving`: it}, None where the card is not in that mode; `mig_problem` says
+    why that cannot be asked. `quanta` are those of a virtual function, as of `DeclaredCarving`, None where
+    its driver tells none.
     """
 
     address: str
@@ -78,7 +96,8 @@ class SeenFunction:
     vgpu_place: int | None = None
     vram: bool = False
     port: str = ""
-    mig: frozenset[str] | None = None
+    mig: Mapping[str, MigInstance] | None = None
+    mig_problem: str = ""
     quanta: str | None = None
 
     @property
@@ -363,6 +382,7 @@ class StepKind(StrEnum):
     VRAM = "vram_quota"
     PORT = "port"
     MIG = "mig"
+    MIG_COMPUTE = "mig_compute"
     QUANTA = "quanta"
     NUM_VF = "num_vf"
     CREATE_MDEV = "create_mdev"
@@ -390,6 +410,7 @@ _STEP_TEXTS: Mapping[StepKind, str] = {
     StepKind.BIND: "bind {function} to {value}",
     StepKind.VGPU_TYPE: "write {value} to current_vgpu_type of {function}",
     StepKind.MIG: "create the MIG instance {value} on {function}",
+    StepKind.MIG_COMPUTE: "create the compute instance of the MIG instance {value} on {function}",
     StepKind.PORT: "give {function} the MAC address {value} on its card",
     StepKind.VRAM: "write {value} MiB to vram_quota of {function}",
     StepKind.QUANTA: "write {value} to exec_quantum_ms and preempt_timeout_us of {function}",
@@ -404,7 +425,8 @@ class Step:
     """One step on a function of a card; both are PCI addresses.
 
     `value` is what is written, the driver to unbind from, or what is waited for (a `Sight`). `unit` is the
-    uuid of a mediated device, the place of a vGPU type (empty: any), or how much is waited for.
+    uuid of a mediated device, the place of a vGPU type (empty: any), the number of a GPU instance, or how
+    much is waited for.
     """
 
     kind: StepKind
@@ -423,6 +445,13 @@ class Step:
         if self.kind is StepKind.VGPU_TYPE and self.unit:
             return f"write {self.value} to current_vgpu_type of {self.function}, at placement_id {self.unit}"
         return _STEP_TEXTS[self.kind].format(value=self.value, function=self.function, unit=self.unit)
+
+    @property
+    def subject(self) -> str:
+        """What gets no more steps once this one fails: a mediated device, a MIG instance, a function."""
+        if self.kind in (StepKind.MIG, StepKind.MIG_COMPUTE):
+            return f"{self.function} {self.value}"
+        return self.unit if self.kind is StepKind.CREATE_MDEV else self.function
 
     def to_json(self) -> dict[str, str]:
         """The form that `read_step` reads."""
@@ -495,8 +524,8 @@ class _Planner:
         own.pop(card, None)
         for function, driver in sorted((drivers | own).items()):
             self._plan_driver(card, function, driver)
-        if card in wanted.mig:
-            self._plan_mig(card, wanted.mig[card])
+        if card in wanted.mig and not self._plan_mig(card, wanted.mig[card]):
+            return
         addresses = [each for each in sorted(self._functions) if self._functions[each].card == card]
         self._plan_quanta(card, addresses)
         # A type that is not wanted, or not in that place, stands in the way of others: it is taken away.
@@ -520,14 +549,43 @@ class _Planner:
         for uuid, mdev in sorted(mdevs, key=lambda item: -self._seen.size_of(card, item[1].type_id)):
             self._plan_mdev(card, uuid, mdev)
 
-    def _plan_mig(self, card: str, instances: Iterable[str]) -> None:
-        function = self._function(card, card)
-        there = function.mig if function is not None else None
-        if there is None:
+    def _plan_mig(self, card: str, instances: Iterable[str]) -> bool:
+        """Whether types and mediated devices may follow: they are made of the instances that are there."""
+        function = self._function(card, card) or SeenFunction(card)
+        if function.mig_problem:
+            self.refusals.append(
+                f"{card}: its MIG instances are not known: {function.mig_problem}. Mend that, or take the "
+                "card out of [devices] mig_instances."
+            )
+            return False
+        if function.mig is None:
             self._add(StepKind.AWAIT, card, card, Sight.MIG)
+        there = function.mig or {}
         for instance in instances:
-            if instance not in (there or ()):
+            place, made = mig_slices(instance), there.get(instance)
+            others = [
+                f"{name} (GPU instance {other.number})"
+                for name, other in sorted(there.items())
+                if made is None and other.slices.start < place.stop and place.start < other.slices.stop
+            ]
+            if others:
+                self.refusals.append(
+                    f"{card} has the MIG instance {' and '.join(others)}, where [devices] mig_instances "
+                    f"wants {instance}. When no guest and no process has it, remove it: `nvidia-smi mig -i "
+                    f"{card} -gi NUMBER -dci`, then the same with -dgi."
+                )
+            elif made is None:
                 self._add(StepKind.MIG, card, card, instance)
+            elif not made.computes and any(map(self._seen.has_use, function.vfs)):
+                # The guest that has it may have taken its compute instance away, to make other ones.
+                self.refusals.append(
+                    f"{card} has the MIG instance {instance} without a compute instance, and guests can "
+                    f"use the card. If none uses this instance: `nvidia-smi mig -i {card} -gi "
+                    f"{made.number} -cci`."
+                )
+            elif not made.computes:
+                self._add(StepKind.MIG_COMPUTE, card, card, instance, made.number)
+        return True
 
     def _plan_quanta(self, card: str, addresses: Collection[str]) -> None:
         """The quanta of these functions of the card, also while guests run on them."""

@@ -15,18 +15,21 @@ Documentation/ABI/testing/sysfs-driver-intel-xe-sriov of Linux 7.0, and `amd-smi
 https://github.com/amd/MxGPU-Virtualization, smi-lib/docs/how_to/amdsmi_cli_usage.md
 """
 
+import contextlib
 import errno
 import os
 import re
+import select
+import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from agent.carving.carving import NAME, NUMBER, Mdev, Seen, SeenFunction, Sight, Step, StepKind
+from agent.carving.carving import NAME, NUMBER, Mdev, MigInstance, Seen, SeenFunction, Sight, Step, StepKind
 from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
-from agent.device_names import DASHED_UUID, PCI_ADDRESS, PORT, is_vfio, vgpu_gib
+from agent.device_names import DASHED_UUID, MIG_INSTANCE, PCI_ADDRESS, PORT, is_vfio, vgpu_gib
 from agent.durable.files import entries, link_name, read_number, read_text, sriov_profile, vram_quota
 from agent.durable.netlink import read_ports, set_port
 from agent.errors import UsageError, counted, plain
@@ -77,19 +80,25 @@ MIB = 2**20
 NVIDIA_SMI = "/usr/bin/nvidia-smi"
 AMD_SMI = "/usr/local/bin/amd-smi"
 """Where GIM's package installs it."""
+TOOL_S = 30.0
+TOOL_SIZE_MAX = 2**20
 QUANTA_FILES = ("exec_quantum_ms", "preempt_timeout_us")
 QUANTA = re.compile(r"[0-9]{1,9}/[0-9]{1,9}", re.ASCII)
-MIG_INSTANCE = re.compile(r"[1-9]g\.[0-9]{1,3}gb(?:[+-][a-z.]{1,12})?:[0-9]{1,2}", re.ASCII)
 
 _VGPU_NAME = re.compile(r"^([0-9]{1,9}) *: *(\S.*?) *$", re.ASCII | re.MULTILINE)
 _FRAME_BUFFER = re.compile(r"\bframebuffer=([0-9]{1,9})M\b", re.ASCII)
-_MIG_LINE = re.compile(r"\bMIG (\S+) +[0-9]+ +[0-9]+ +([0-9]+):[0-9]+\b", re.ASCII)
+_MIG_LINE = re.compile(r"\bMIG (\S+) +[0-9]+ +([0-9]{1,9}) +([0-9]{1,3}):([0-9]{1,3})\b", re.ASCII)
+_COMPUTE_LINE = re.compile(r"^\| +[0-9]+ +([0-9]{1,9}) +MIG ", re.ASCII | re.MULTILINE)
+_NO_MIG_LINE = re.compile(r"No (?:GPU|compute) instances found")
 _NO_OVERRIDE = "(null)"
 _LAST_FUNCTION = 0xFFFF
 
 
 class Kernel:
-    """The devices below `sys`, and the processes below `proc`. `wait_s` bounds each wait."""
+    """The devices below `sys`, and the processes below `proc`. `wait_s` bounds each wait.
+
+    nvidia-smi takes seconds: it is asked once about the MIG instances of a card, and after each step on it.
+    """
 
     def __init__(self, sys: Path = Path("/sys"), wait_s: float = WAIT_S, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -98,8 +107,8 @@ class Kernel:
         self._drivers = sys / "bus" / "pci" / "drivers"
         self._mdevs = sys / "bus" / "mdev" / "devices"
         self._wait_s = wait_s
-        self._silent: set[str] = set()
-        """The cards of which nvidia-smi does not answer; it is not asked again, which takes its time."""
+        self._nvidia_smi = NvidiaSmi()
+        self._mig: dict[str, Mapping[str, MigInstance] | None] = {}
 
     def seen(self, named: Iterable[str], mig: Collection[str] = ()) -> Seen:
         """What there is of the named functions, of their cards and of all virtual functions of these.
@@ -119,13 +128,10 @@ class Kernel:
         for address, function in functions.items():
             interface, number = self._port_place(self._device(address))
             port = ports.get(interface, {}).get(number, "")
-            instances = None
-            if address in mig and address not in self._silent:
-                try:
-                    instances = mig_instances(address)
-                except OSError:
-                    self._silent.add(address)
-            functions[address] = replace(function, port=port, mig=instances)
+            if address in mig and self._mig.get(address) is None:
+                self._mig[address] = self._nvidia_smi.instances(address)
+            instances, problem = self._mig.get(address), self._nvidia_smi.problem(address)
+            functions[address] = replace(function, port=port, mig=instances, mig_problem=problem)
         return Seen(functions, dict(self._existing_mdevs()))
 
     def do(self, step: Step) -> None:
@@ -135,6 +141,7 @@ class Kernel:
         are not what they should be.
         """
         device = self._device(step.function)
+        self._mig.pop(step.function, None)
         match step.kind:
             case StepKind.AWAIT:
                 self._wait_for(step)
@@ -269,14 +276,13 @@ class Kernel:
                 case Sight.MDEV_TYPE:
                     return step.unit in function.mdev_types
                 case Sight.MIG:
-                    instances = mig_instances(step.function)
-                    self._silent.discard(step.function)
-                    return instances is not None
+                    return self._nvidia_smi.instances(step.function) is not None
 
         if not self._becomes(is_there, self._wait_s):
-            if step.value == Sight.MIG:
-                _run(NVIDIA_SMI, "mig", "-i", step.function, "-lgi")  # it says why
             waited = f"{self._wait_s:g} s were not enough to {step.text}"
+            said = self._nvidia_smi.problem(step.function, later=True) if step.value == Sight.MIG else ""
+            if said:
+                waited += f": {said}; `nvidia-smi -i {step.function} -mig 1` switches MIG mode on"
             raise TimeoutError(errno.ETIMEDOUT, waited, step.function)
 
     def _unbind(self, step: Step) -> None:
@@ -303,15 +309,22 @@ class Kernel:
         device = self._device(step.function)
         if step.kind is StepKind.NUM_VF:
             number = _part(NUMBER, step.value)
-            _run(AMD_SMI, "set", f"--gpu={step.function}", f"--num-vf={number}")
+            run_tool(AMD_SMI, "set", f"--gpu={step.function}", f"--num-vf={number}")
             self._confirm(
                 lambda: len(_vfs(device)) == int(number), "the card has another number of them then"
             )
             return
-        if step.kind is StepKind.MIG:
-            _run(NVIDIA_SMI, "mig", "-i", step.function, "-cgi", _part(MIG_INSTANCE, step.value), "-C")
+        if step.kind in (StepKind.MIG, StepKind.MIG_COMPUTE):
+            instance = _part(MIG_INSTANCE, step.value)
+            whole = ("-cgi", instance, "-C")
+            words = whole if step.kind is StepKind.MIG else ("-gi", _part(NUMBER, step.unit), "-cci")
+            self._nvidia_smi.ask(step.function, *words)
             self._confirm(
-                lambda: step.value in (mig_instances(step.function) or ()), "nvidia-smi does not list it then"
+                lambda: any(
+                    name == instance and made.computes
+                    for name, made in (self._nvidia_smi.instances(step.function) or {}).items()
+                ),
+                "nvidia-smi does not list it then",
             )
             return
         if step.kind is StepKind.PORT:
@@ -373,20 +386,6 @@ class Kernel:
         return dict(self._existing_mdevs()).get(step.unit) == Mdev(step.function, step.value)
 
 
-def mig_instances(card: str) -> frozenset[str] | None:
-    """The MIG instances of the card, such as 3g.20gb:4; None where it is not in MIG mode or does not say.
-
-    Raises OSError where nvidia-smi cannot be run, or does not end.
-    """
-    try:
-        text = _run(NVIDIA_SMI, "mig", "-i", card, "-lgi")
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        return frozenset() if "No GPU instances" in str(error) else None
-    return frozenset(f"{name}:{start}" for name, start in _MIG_LINE.findall(text))
-
-
 def _quanta(device: Path) -> str | None:
     """The execution quantum and the preemption timeout of a virtual function, such as 25/500000."""
     profile = sriov_profile(device)
@@ -395,26 +394,93 @@ def _quanta(device: Path) -> str | None:
     return "/".join(str(read_number(profile / name)) for name in QUANTA_FILES)
 
 
-def _run(program: str, *words: str) -> str:
-    """What a vendor's tool prints. Raises OSError with that where it fails."""
-    name = Path(program).name
+def run_tool(program: str, *words: str) -> str:
+    """What a vendor's tool prints, without input. Raises OSError with that where it fails, errno EIO then.
+
+    One that takes longer than `TOOL_S`, or prints more, is killed with all that it started.
+    """
+    name, end, said = Path(program).name, time.monotonic() + TOOL_S, b""
     try:
-        done = subprocess.run(  # noqa: S603 - words that are checked
+        tool = subprocess.Popen(  # noqa: S603 - words that are checked
             [program, *words],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=WAIT_S,
-            check=False,
+            bufsize=0,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired as error:
-        raise TimeoutError(errno.ETIMEDOUT, f"{name} does not end within {WAIT_S:g} s") from error
-    except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, f"there is no {program}") from error
-    if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split()) or f"it ends with {done.returncode}"
-        raise OSError(errno.EIO, f"{name}: {plain(said)[:200].rstrip('.')}")
-    return done.stdout
+    except OSError as error:
+        raise OSError(error.errno, f"{program} cannot be run: {error.strerror}") from error
+    assert tool.stdout is not None
+    try:
+        while select.select([tool.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+            block = os.read(tool.stdout.fileno(), 2**16)
+            said += block
+            if len(said) > TOOL_SIZE_MAX:
+                raise OSError(errno.EFBIG, f"{name} prints more than {TOOL_SIZE_MAX} bytes")
+            if not block:
+                tool.wait(max(0.0, end - time.monotonic()))
+                break
+    except subprocess.TimeoutExpired:
+        pass  # it closed its outputs, and goes on
+    finally:
+        tool.stdout.close()
+        code = tool.returncode
+        if code is None:
+            os.killpg(tool.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel stays there
+                tool.wait(1)
+    if code is None:
+        raise TimeoutError(errno.ETIMEDOUT, f"{name} does not end within {TOOL_S:g} s")
+    text = said.decode(errors="replace")
+    if code:
+        shown = plain(" ".join(text.split())[:200]).rstrip(".")
+        ended = f"signal {-code} ended it" if code < 0 else "" if shown else f"it ends with {code}"
+        raise OSError(errno.EIO, ": ".join(filter(None, (name, ended, shown))))
+    return text
+
+
+class NvidiaSmi:
+    """What nvidia-smi says of MIG, and does.
+
+    Where it fails it is asked again: a boot may not have come so far. Where it cannot be run, does not end or
+    does not stop printing, it is not run again for that card.
+    """
+
+    def __init__(self) -> None:
+        self._problems: dict[str, OSError] = {}
+
+    def problem(self, card: str, *, later: bool = False) -> str:
+        """Why it is not asked about the card again, or with `later` why it did not answer; empty without."""
+        error = self._problems.get(card)
+        return str(error.strerror) if error and (later or error.errno != errno.EIO) else ""
+
+    def ask(self, card: str, *words: str) -> str:
+        """As of `run_tool`: what `nvidia-smi mig` prints of the card, nothing where it lists none."""
+        if self.problem(card):
+            raise self._problems[card]
+        self._problems.pop(card, None)
+        try:
+            return run_tool(NVIDIA_SMI, "mig", "-i", card, *words)
+        except OSError as error:
+            if _NO_MIG_LINE.search(str(error.strerror)):
+                return ""
+            self._problems[card] = error
+            raise
+
+    def instances(self, card: str) -> dict[str, MigInstance] | None:
+        """The MIG instances of the card, such as 3g.20gb:4; None where it has no MIG mode or does not say."""
+        try:
+            rows = _MIG_LINE.findall(self.ask(card, "-lgi"))
+            computing = set(_COMPUTE_LINE.findall(self.ask(card, "-lci"))) if rows else set()
+        except OSError:
+            return None
+        return {
+            f"{name}:{start}": MigInstance(
+                number, range(int(start), int(start) + int(size)), number in computing
+            )
+            for name, number, start, size in rows
+        }
 
 
 def _part(pattern: re.Pattern[str], text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from oslo_config import cfg, types
 
-from agent.device_names import VRAM_PREFIX, custom_class, vram_class
+from agent.device_names import MIG_INSTANCE, VRAM_PREFIX, custom_class, mig_slices, vram_class
 from agent.driver import DeclaredCarving, Suggestion, Topology
 from agent.errors import SettingsError, counted, first_few
 from agent.providers.divided_cards import MIXED_SIZES, MixedSizes
@@ -491,8 +491,7 @@ ALL_VFS = "/vfs"
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,4}", re.ASCII)
 _VRAM = re.compile(r"[0-9]{1,8}(?:/[0-9]{1,8}){1,16}", re.ASCII)
-_MIG_INSTANCE = r"[1-9]g\.[0-9]{1,3}gb(?:[+-][a-z.]{1,12})?:(?:0|[1-9][0-9]?)"
-_MIG = re.compile(rf"{_MIG_INSTANCE}(?:/{_MIG_INSTANCE}){{0,15}}", re.ASCII)
+_MIG = re.compile(rf"{MIG_INSTANCE.pattern}(?:/{MIG_INSTANCE.pattern}){{0,15}}", re.ASCII)
 _VRAM_EXAMPLE = "0000:03:00.0=20480/2048/4096/8192"
 _QUANTA = re.compile(r"(?:0|[1-9][0-9]{0,8})/(?:0|[1-9][0-9]{0,8})", re.ASCII)
 
@@ -502,11 +501,21 @@ def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> De
     vfs = _pairs(options, "sriov_vfs", _NUMBER, "0000:41:00.0=4")
     drivers = _pairs(options, "driver_overrides", _WORD, "0000:41:00.0/vfs=vfio-pci", ALL_VFS)
     types = _pairs(options, "vgpu_types", _WORD, "0000:84:00.1=nvidia-471")
-    mig = _pairs(options, "mig_instances", _MIG, "0000:84:00.0=3g.20gb:0/3g.20gb:4")
-    for card, text in mig.items():
-        starts = [instance.rpartition(":")[2] for instance in text.split("/")]
-        if len({*starts}) < len(starts):
-            raise SettingsError(f"[devices] mig_instances gives {card} two instances in one slice: {text}")
+    pairs = _pairs(options, "mig_instances", _MIG, "0000:84:00.0=3g.20gb:0/3g.20gb:4")
+    mig = {card: tuple(text.split("/")) for card, text in pairs.items()}
+    for card, instances in mig.items():
+        taken: dict[int, str] = {}
+        for instance in instances:
+            try:
+                slices = mig_slices(instance)
+            except ValueError as error:
+                raise SettingsError(f"[devices] mig_instances: {card}={instance}: {error}") from error
+            for other in (taken[each] for each in slices if each in taken):
+                raise SettingsError(
+                    f"[devices] mig_instances gives {card} both {other} and {instance}, which take the same "
+                    "memory slice; remove one of them, or give it another place"
+                )
+            taken |= dict.fromkeys(slices, instance)
     for address, type_id in types.items():
         if not any(spec.type_id == type_id for spec in settings.mdevs):
             raise SettingsError(
@@ -525,7 +534,7 @@ def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> De
         {spec.type_id: spec.addresses for spec in settings.mdevs},
         frozenset(settings.mixed),
         bool(options.get("restore_ports")),
-        {card: tuple(text.split("/")) for card, text in mig.items()},
+        mig,
         _pairs(options, "execution_quanta", _QUANTA, "0000:03:00.0=25/500000"),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from kits.pci_tree import PciTree, recorded_tree
 from kits.vram_card import CARD, FUNCTIONS, XeGpu
 
 from agent.carving.carver import Carver, CarvingJournal
-from agent.carving.carving import Sight, Step, StepKind
-from agent.carving.kernel import Kernel, mig_instances, vfio_uses
+from agent.carving.carving import MigInstance, Plan, Sight, Step, StepKind
+from agent.carving.kernel import Kernel, NvidiaSmi, vfio_uses
 from agent.driver import DeclaredCarving
 from agent.durable.files import vram_quota
 from agent.errors import UsageError
@@ -227,8 +228,21 @@ LISTED = """
 |   0  MIG 3g.20gb          9        2          4:4     |
 +-------------------------------------------------------+
 """
+COMPUTING = """
++--------------------------------------------------------------------+
+| Compute instances:                                                 |
+| GPU     GPU       Name             Profile   Instance   Placement  |
+|       Instance                       ID        ID       Start:Size |
+|         ID                                                         |
+|====================================================================|
+|   0      2       MIG 3g.20gb          2         0          0:3     |
++--------------------------------------------------------------------+
+"""
 NONE = "No GPU instances found: Not Found"
 OFF = "No MIG-enabled devices found."
+GPU, OTHER_GPU = "0000:84:00.0", "0000:85:00.0"
+ME = MigInstance("9", range(2, 3), computes=False)
+THIRD = MigInstance("2", range(4, 8), computes=True)
 
 
 def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str, name: str = "nvidia-smi") -> Path:
@@ -240,113 +254,162 @@ def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str, name:
     return folder / "calls"
 
 
+def lists(folder: Path) -> str:
+    """The line of a shell script that lists the instances of `LISTED`."""
+    (folder / "gpu").write_text(LISTED)
+    (folder / "compute").write_text(COMPUTING)
+    return f"case $4 in -lgi) cat {folder}/gpu;; -lci) cat {folder}/compute;; esac"
+
+
+def with_gpus(folder: Path) -> Kernel:
+    """A host with two GPUs that are there."""
+    tree = PciTree(folder / "root")
+    for gpu in (GPU, OTHER_GPU):
+        tree.add(gpu, "nvidia")
+    return Kernel(tree.sys, 0.1, tree.proc)
+
+
+def on_gpu(kind: StepKind, value: str, unit: str = "") -> Step:
+    return Step(kind, GPU, GPU, value, unit)
+
+
 @pytest.mark.parametrize(
     ("said", "code", "found"),
     [
-        (LISTED, 0, frozenset({"1g.5gb+me:2", "3g.20gb:4"})),
-        (NONE, 6, frozenset()),
+        (NONE, 6, {}),
         (OFF, 6, None),
         ("", 9, None),
-        ("half of a | MIG 3g.20gb  9", 0, frozenset()),
+        ("half of a | MIG 3g.20gb  9", 0, {}),
     ],
 )
-def test_the_mig_instances_of_a_card_are_those_that_nvidia_smi_lists(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, code: int, found: frozenset[str] | None
+def test_what_nvidia_smi_does_not_list_is_not_there(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    code: int,
+    found: dict[str, MigInstance] | None,
 ) -> None:
     (tmp_path / "said").write_text(said)
     calls = nvidia_smi(tmp_path, monkeypatch, f"cat {tmp_path}/said", f"exit {code}")
-    assert mig_instances("0000:84:00.0") == found
+    assert NvidiaSmi().instances(GPU) == found
     assert calls.read_text() == "mig -i 0000:84:00.0 -lgi\n"
 
 
 def test_a_mig_instance_is_created_in_its_place_with_a_compute_instance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = PciTree(tmp_path / "root")
-    tree.add("0000:84:00.0", "nvidia")
-    (tmp_path / "said").write_text(LISTED)
-    calls = nvidia_smi(tmp_path, monkeypatch, f"cat {tmp_path}/said")
-    kernel = Kernel(tree.sys, 0.1, tree.proc)
-    kernel.do(Step(StepKind.MIG, "0000:84:00.0", "0000:84:00.0", "3g.20gb:4"))
+    kernel = with_gpus(tmp_path)
+    calls = nvidia_smi(tmp_path, monkeypatch, lists(tmp_path))
+    kernel.do(on_gpu(StepKind.MIG, "3g.20gb:4"))
     assert calls.read_text().splitlines()[0] == "mig -i 0000:84:00.0 -cgi 3g.20gb:4 -C"
-    assert kernel.seen(["0000:84:00.0"]).functions["0000:84:00.0"].mig is None, (
-        "only named cards are asked for"
-    )
-    seen = kernel.seen(["0000:84:00.0"], {"0000:84:00.0"})
-    assert seen.functions["0000:84:00.0"].mig == {"1g.5gb+me:2", "3g.20gb:4"}
-    with pytest.raises(OSError, match="does not list it"):
-        kernel.do(Step(StepKind.MIG, "0000:84:00.0", "0000:84:00.0", "3g.20gb:0"))
-    with pytest.raises(UsageError):
-        kernel.do(Step(StepKind.MIG, "0000:84:00.0", "0000:84:00.0", "3g.20gb:0 -dgi"))
+    assert kernel.seen([GPU]).functions[GPU].mig is None, "only named cards are asked for"
+    assert kernel.seen([GPU], {GPU}).functions[GPU].mig == {"1g.5gb+me:2": ME, "3g.20gb:4": THIRD}
+    calls.write_text("")
+    kernel.do(on_gpu(StepKind.MIG_COMPUTE, "3g.20gb:4", "2"))
+    assert calls.read_text().splitlines()[0] == "mig -i 0000:84:00.0 -gi 2 -cci"
+    for missing in (on_gpu(StepKind.MIG, "3g.20gb:0"), on_gpu(StepKind.MIG_COMPUTE, "1g.5gb+me:2", "9")):
+        with pytest.raises(OSError, match="does not list it"):
+            kernel.do(missing)
+    for value, unit in (("3g.20gb:0 -dgi", ""), ("3g.20gb:00", ""), ("3g.20gb:0", "1 -dgi")):
+        with pytest.raises(UsageError):
+            kernel.do(on_gpu(StepKind.MIG_COMPUTE, value, unit))
 
 
-def test_what_nvidia_smi_refuses_is_told_in_its_words_and_its_absence_too(
+def test_what_nvidia_smi_refuses_is_told_in_its_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = PciTree(tmp_path / "root")
-    tree.add("0000:84:00.0", "nvidia")
-    kernel, step = (
-        Kernel(tree.sys, 0.1, tree.proc),
-        Step(StepKind.MIG, "0000:84:00.0", "0000:84:00.0", "3g.20gb:4"),
-    )
-    nvidia_smi(tmp_path, monkeypatch, "echo 'Unable to create: In use by another client' >&2; exit 19")
-    with pytest.raises(OSError, match="nvidia-smi: Unable to create: In use by another client"):
-        kernel.do(step)
-    await_mode = Step(StepKind.AWAIT, "0000:84:00.0", "0000:84:00.0", Sight.MIG)
-    nvidia_smi(tmp_path, monkeypatch, f"echo '{OFF}'; exit 6")
-    with pytest.raises(OSError, match=r"nvidia-smi: No MIG-enabled devices found$"):
-        kernel.do(await_mode)
-    nvidia_smi(tmp_path, monkeypatch, r"printf '\377\376 mode\n'; exit 15")
-    with pytest.raises(OSError, match=r"nvidia-smi: .* mode"):
-        kernel.do(await_mode)
-    (tmp_path / "nvidia-smi").unlink()
-    for each in (step, await_mode):
-        with pytest.raises(FileNotFoundError, match=f"there is no {tmp_path}/nvidia-smi"):
-            kernel.do(each)
+    kernel = with_gpus(tmp_path)
+    nvidia_smi(tmp_path, monkeypatch, "printf 'Unable to create: In \\377use by another client' >&2; exit 19")
+    with pytest.raises(OSError, match=r"nvidia-smi: Unable to create: In .use by another client"):
+        kernel.do(on_gpu(StepKind.MIG, "3g.20gb:4"))
+    nvidia_smi(tmp_path, monkeypatch, "echo All done.; kill -9 $$")
+    with pytest.raises(
+        TimeoutError, match=r"its MIG mode .* nvidia-smi: signal 9 ended it: All done; .* -mig 1"
+    ):
+        kernel.do(on_gpu(StepKind.AWAIT, Sight.MIG))
 
 
-def test_a_hung_nvidia_smi_is_waited_for_once_and_other_cards_are_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (("#",), "nvidia-smi cannot be run: Permission denied"),
+        (("sleep 60 & echo $! >child; wait",), "nvidia-smi does not end within 1 s"),
+        (("sleep 60 & echo $! >child; exit 0",), "nvidia-smi does not end within 1 s"),
+        (("exec >&- 2>&-; echo $$ >child; sleep 60",), "nvidia-smi does not end within 1 s"),
+        (("yes",), "nvidia-smi prints more than 1048576 bytes"),
+    ],
+)
+def test_a_card_that_nvidia_smi_does_not_answer_for_keeps_no_other_from_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...], problem: str
 ) -> None:
-    tree = PciTree(tmp_path / "root")
-    tree.add("0000:84:00.0", "nvidia")
-    for number in range(3):
-        tree.add(f"0000:41:00.{number}", "igb", driver_override="(null)")
-    calls = nvidia_smi(tmp_path, monkeypatch, "sleep 60")
-    monkeypatch.setattr("agent.carving.kernel.WAIT_S", 0.5)
-    overrides = {f"0000:41:00.{number}": "igb" for number in range(3)}
-    declared = DeclaredCarving(drivers=overrides, mig={"0000:84:00.0": ("3g.20gb:0",)})
-    carver = Carver(Kernel(tree.sys, 1.0, tree.proc), CarvingJournal(tmp_path / "run" / "journal"), declared)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("agent.carving.kernel.TOOL_S", 1.0)
+    kernel = with_gpus(tmp_path)
+    calls = nvidia_smi(tmp_path, monkeypatch, f"[ $3 = {OTHER_GPU} ] && echo '{OFF}' && exit 6", *lines)
+    if "Permission" in problem:
+        Path(tmp_path / "nvidia-smi").chmod(0o644)
+    declared = DeclaredCarving(mig={GPU: ("3g.20gb:4",), OTHER_GPU: ("7g.40gb:0",)})
+    carver = Carver(kernel, CarvingJournal(tmp_path / "run" / "journal"), declared)
+    (refusal, *_) = carver.look().refusals
+    assert refusal.startswith(f"{GPU}: its MIG instances are not known: ") and problem in refusal
+    asked = calls.read_text().count(GPU) if calls.exists() else 0
+    began = time.monotonic()
     carved = carver.carve()
-    assert [step.function for step in carved.steps] == [*sorted(overrides), "0000:84:00.0"]
-    assert len(carved.failures) == 1
-    assert "its MIG mode of 0000:84:00.0: nvidia-smi does not end within 0.5 s" in carved.failures[0]
-    assert len(calls.read_text().splitlines()) <= 2, "each look at the cards would wait for it anew"
-
-
-def test_what_nvidia_smi_prints_may_be_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nvidia_smi(tmp_path, monkeypatch, r"printf '\377\376\n'")
-    assert mig_instances("0000:84:00.0") == frozenset()
+    assert refusal in carved.refusals and time.monotonic() - began < 30
+    if asked:
+        assert asked == calls.read_text().count(GPU) == 1, "the card is asked about once"
+        assert [step.card for step in carved.steps] == [OTHER_GPU]
+    if (tmp_path / "child").exists():
+        child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+        until = time.monotonic() + 30
+        while child.exists() and ") Z" not in child.read_text():
+            assert time.monotonic() < until, "what it started goes on"
 
 
 def test_a_boot_takes_mig_instances_and_the_carver_makes_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = PciTree(tmp_path / "root")
-    tree.add("0000:84:00.0", "nvidia")
-    row = "|   0  MIG %s  9  1  %s:4 |"
+    made, compute = tmp_path / "made", tmp_path / "compute"
     calls = nvidia_smi(
         tmp_path,
         monkeypatch,
-        f"if [ $4 = -cgi ]; then printf '{row}\\n' $(echo $5 | tr : ' ') >>{tmp_path}/made; exit; fi",
-        f"cat {tmp_path}/made || {{ echo '{NONE}'; exit 6; }}",
+        "case $4 in",
+        f'-cgi) echo "| 0 MIG ${{5%:*}} 9 1${{5#*:}} ${{5#*:}}:4 |" >>{made}',
+        f"[ -e {tmp_path}/fails ] && echo 'Failed to create compute instances' && exit 3",
+        f'echo "| 0 1${{5#*:}} MIG 3g.20gb 2 0 |" >>{compute};;',
+        f'-gi) echo "| 0 $5 MIG 3g.20gb 2 0 |" >>{compute};;',
+        f"-lgi) cat {made} || {{ echo '{NONE}'; exit 6; }};;",
+        f"-lci) cat {compute} || {{ echo 'No compute instances found: Not Found'; exit 6; }};;",
+        "esac",
     )
-    declared = DeclaredCarving(mig={"0000:84:00.0": ("3g.20gb:0", "3g.20gb:4")})
-    carver = Carver(Kernel(tree.sys, 1.0, tree.proc), CarvingJournal(tmp_path / "run" / "journal"), declared)
+    declared = DeclaredCarving(mig={GPU: ("3g.20gb:0", "3g.20gb:4")})
+    tree = PciTree(tmp_path / "root")
+    tree.add(GPU, "nvidia")
+
+    def boot() -> Carver:
+        made.unlink(missing_ok=True)
+        compute.unlink(missing_ok=True)
+        kernel = Kernel(tree.sys, 1.0, tree.proc)
+        return Carver(kernel, CarvingJournal(tmp_path / "run" / "journal"), declared)
+
     for _ in range(2):
-        (tmp_path / "made").unlink(missing_ok=True)
-        assert [step.value for step in carver.carve().steps] == ["3g.20gb:0", "3g.20gb:4"]
+        carver, wanted = boot(), ["3g.20gb:0", "3g.20gb:4"]
+        carved = carver.carve()
+        assert [step.value for step in carved.steps] == wanted and not carved.failures
         assert carver.look().steps == ()
+    (tmp_path / "fails").touch()
+    carved = boot().carve()
+    assert len(carved.failures) == 2, "an instance that fails keeps no other from its steps"
+    assert all("Failed to create compute instances" in failure for failure in carved.failures)
+    (tmp_path / "fails").unlink()
+    calls.write_text("")
+    carver = Carver(Kernel(tree.sys, 1.0, tree.proc), carver.journal, declared)
+    assert [(step.kind, step.value, step.unit) for step in carver.carve().steps] == [
+        (StepKind.MIG_COMPUTE, "3g.20gb:0", "10"),
+        (StepKind.MIG_COMPUTE, "3g.20gb:4", "14"),
+    ]
+    assert calls.read_text().count("-lgi") <= 5, "once at first, and after each step"
+    assert carver.look() == Plan()
     calls.write_text("")
     assert Carver(carver.kernel, carver.journal, declared, mixed_only=True).look().steps == ()
     assert calls.read_text() == "", "between boots nvidia-smi is not asked"

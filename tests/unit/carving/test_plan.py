@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agent.carving.carving import (
     Carving,
     Mdev,
+    MigInstance,
     Plan,
     Seen,
     SeenFunction,
@@ -491,9 +492,28 @@ def test_mig_instances_are_made_where_they_are_not_before_the_types_of_functions
         (StepKind.AWAIT, Sight.VGPU_TYPE),
         (StepKind.VGPU_TYPE, "471"),
     ]
-    kernel.functions[NEW_GPU] = replace(kernel.functions[NEW_GPU], mig=frozenset({"3g.20gb:4", "1g.5gb:3"}))
-    (step,) = plan(replace(carving, vfs={}, types={}), kernel.seen()).steps
+    carving = replace(carving, vfs={}, types={})
+    third = MigInstance("2", range(4, 8), computes=True)
+    kernel.functions[NEW_GPU] = replace(kernel.functions[NEW_GPU], mig={"3g.20gb:4": third})
+    (step,) = plan(carving, kernel.seen()).steps
     assert step.text == f"create the MIG instance 3g.20gb:0 on {NEW_GPU}"
+    other = MigInstance("9", range(3, 4), computes=True)
+    kernel.functions[NEW_GPU] = replace(
+        kernel.functions[NEW_GPU], mig={"3g.20gb:4": replace(third, computes=False), "1g.5gb:3": other}
+    )
+    found = plan(carving, kernel.seen())
+    (refusal,) = found.refusals
+    assert "has the MIG instance 1g.5gb:3 (GPU instance 9), where [devices] mig_instances wants 3g" in refusal
+    assert [step.text for step in found.steps] == [
+        f"create the compute instance of the MIG instance 3g.20gb:4 on {NEW_GPU}"
+    ]
+    kernel.uses = {NEW_GPU_VFS[0]: ("process 7 (qemu) has it open",)}
+    take_all(kernel, Carving({NEW_GPU: 1}))
+    found = plan(carving, kernel.seen())
+    assert found.steps == () and f"nvidia-smi mig -i {NEW_GPU} -gi 2 -cci" in found.refusals[1]
+    kernel.functions[NEW_GPU] = replace(kernel.functions[NEW_GPU], mig=None, mig_problem="it does not end")
+    found = plan(carving, kernel.seen())
+    assert found.steps == () and "not known: it does not end" in found.refusals[0]
 
 
 def test_a_vgpu_in_use_keeps_its_type_and_is_told() -> None:

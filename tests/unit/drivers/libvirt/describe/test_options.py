@@ -186,14 +186,24 @@ def test_each_amount_of_vram_is_a_type_of_all_cards_that_have_it() -> None:
 
 
 def test_mig_instances_are_a_profile_and_a_place_each() -> None:
-    groups = {"mig_instances": ("0000:84:00.0=3g.20gb:0/1g.5gb+me:4", "0000:85:00.0=7g.80gb:0")}
-    assert declared_carving(groups, SETTINGS).mig == {
+    cards = {
         "0000:84:00.0": ("3g.20gb:0", "1g.5gb+me:4"),
         "0000:85:00.0": ("7g.80gb:0",),
+        "0000:86:00.0": tuple(f"1g.5gb:{place}" for place in range(7)),
+        "0000:87:00.0": ("2g.48gb:6", "1g.24gb-me:0", "1g.24gb+me.all:3"),
+        "0000:88:00.0": ("4g.20gb:0", "3g.20gb:4"),
     }
-    parts = ("3g.20gb", "3g.20gb:0/", "3g:0", "9:0", "3g.20gb:0 -dgi", "3g.20gb:00", "3g.20gb:0/1g.5gb:0")
-    for wrong in parts:
-        with pytest.raises(SettingsError, match="mig_instances"):
+    groups = {"mig_instances": [f"{card}={'/'.join(instances)}" for card, instances in cards.items()]}
+    assert declared_carving(groups, SETTINGS).mig == cards
+    for wrong, why in {
+        **dict.fromkeys(("3g.20gb", "3g.20gb:0/", "3g:0", "9:0", "3g.20gb:0 -dgi"), "is not as"),
+        **dict.fromkeys(("1g.5gb:00", "1g.5gb:03", "1g.05gb:0"), "is not as"),
+        **dict.fromkeys(("3g.20gb:9", "3g.20gb:5", "7g.40gb:1", "4g.96gb:9"), "no card has the place of"),
+        "3g.20gb:0/3g.20gb:0": "both 3g.20gb:0 and 3g.20gb:0",
+        "3g.20gb:4/1g.5gb:0/3g.20gb:2": "both 3g.20gb:4 and 3g.20gb:2",
+        "7g.40gb:0/1g.5gb:3": "both 7g.40gb:0 and 1g.5gb:3",
+    }.items():
+        with pytest.raises(SettingsError, match=rf"\[devices\] mig_instances.*{why}"):
             declared_carving({"mig_instances": (f"0000:84:00.0={wrong}",)}, SETTINGS)
 
 
