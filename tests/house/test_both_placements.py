@@ -44,7 +44,6 @@ NOT_ON_BOTH = {
     "http/test_server.py": "the HTTP server alone",
     "placement/test_connect.py": "opens each kind itself",
     "placement/test_several_servers.py": "servers of one core, and answers that a real one does not give",
-    "placement/test_paused_process.py": "two processes of the real one on one database",
     "status/test_host_status.py": "what is shown of the agent's memory, of one host for a whole module",
     "daemon/test_full_disk.py": "the state directory, and the embedded core's file in it",
     "daemon/test_stalled_journal.py": "the agent's own disk",
