@@ -18,6 +18,7 @@ than its usage. The agent cannot correct either, but it reports both.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from agent.device_names import CPULESS_MEMORY
 from agent.driver import MoveInstruction
 from agent.errors import ApplyError, by_force, first_few
 from agent.providers.limits import Caps, beyond_caps
@@ -123,7 +124,7 @@ def _total(tree: ProviderTree, uuid: str, resource_class: str) -> int:
 
 
 _CPU_SETS = {"PCPU": "cpu_dedicated_set", "VCPU": "cpu_shared_set"}
-_OF_THE_HOST = frozenset({"MEMORY_MB", "DISK_GB"})
+_OF_THE_HOST = frozenset({"MEMORY_MB", "DISK_GB", CPULESS_MEMORY})
 
 
 def way_back(provider: Provider | None, resource_class: str) -> str:

@@ -830,6 +830,7 @@ def test_a_cell_that_is_plugged_in_is_no_reshape(stage: Stage) -> None:
     stage.world.reconciler.replace_driver(stage.driver)
     (problem,) = stage.world.again().problems
     assert f"on provider {CXL} any more, but {claim.consumer} still holds some of it" in problem
+    assert "Bring it back, or release" in problem
     with pytest.raises(DoesNotFit, match=r"1 CUSTOM_CPULESS_MEMORY_MB asked, 0 free"):
         stage.world.tracker.claim(request(**{CPULESS: 1}))
 
