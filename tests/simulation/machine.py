@@ -247,8 +247,8 @@ class Host:
         self.changed_at = -1.0
         self.gone_at: dict[str, float] = {}
         """{consumer: when its guest stopped, left, or lost a device}"""
-        self.left: dict[str, SimGuest] = {}
-        """{consumer: its guest, which has left}"""
+        self.before: dict[str, SimGuest] = {}
+        """{consumer: its guest as it was before that}"""
         self.reserved: dict[str, Allocations] = {}
         """{consumer: what the agent has chosen to extend its claim to, and has not yet journaled}"""
         self.on_reserved: Callable[[Host], None] = lambda host: None
@@ -457,13 +457,15 @@ class Host:
     def put_guest(self, consumer: str, guest: SimGuest) -> None:
         before = self.guests.get(consumer)
         self.guests[consumer] = replace(guest, since=self.scheduler.now)
+        if before is not None:
+            self.before[consumer] = before
         if not guest.runs or (before is not None and not set(before.units) <= set(guest.units)):
             self.gone_at[consumer] = self.scheduler.now
         self._show()
 
     def drop_guest(self, consumer: str) -> None:
         if consumer in self.guests:
-            self.left[consumer] = self.guests.pop(consumer)
+            self.before[consumer] = self.guests.pop(consumer)
         self.gone_at[consumer] = self.scheduler.now
         self._show()
 

@@ -515,15 +515,18 @@ class Oracle:
 
         "The claim gets the units that the guest uses" (docs/audit.md, "another unit"), and "a guest that runs
         with other units than it was told is followed" (docs/reshape.md): as many as it lost, and no others.
-        Of a guest that left since the agent's last pass, which may have seen it, what it used then.
+        Of a guest that left or lost a device since the agent's last pass, which may have seen it, also what
+        it used before.
         """
-        left = {who: guest for who, guest in host.left.items() if host.gone_at[who] >= host.seen_at}
-        there = {**left, **host.guests}
-        guest = next((there[who] for who in promise.party if who in there), None)
+        before = {
+            who: each for who, each in host.before.items() if host.gone_at.get(who, NEVER) >= host.seen_at
+        }
+        seen = [each[who] for each in (host.guests, before) for who in promise.party if who in each]
+        guest, used = next(iter(seen), None), frozenset(unit for each in seen for unit in each.units)
         if guest is None or not (guest.runs or guest.since >= host.seen_at):
             return promise.units
-        lost = promise.units - units - frozenset(guest.units)
-        got = (units - promise.units) & frozenset(guest.units)
+        lost = promise.units - units - used
+        got = (units - promise.units) & used
         if Counter(name for name, _ in lost) <= Counter(name for name, _ in got):
             # Of more than it lost, part came to the guest while it ran, and may go again.
             return promise.units - lost | (got if len(got) == len(lost) else frozenset())

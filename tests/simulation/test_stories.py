@@ -2122,8 +2122,10 @@ def test_no_row_is_forgotten_although_the_oldest_are_swept() -> None:
         assert story.held("web1") == WEB
 
 
-def test_a_claim_follows_a_guest_that_leaves_while_the_disk_is_slow() -> None:
-    """The pass saw the guest with another function than was claimed; its commit came after the guest left."""
+@pytest.mark.parametrize("verb", ["guest_goes", "guest_loses_a_device"])
+def test_a_claim_follows_a_guest_that_changes_while_the_disk_is_slow(verb: str) -> None:
+    """The pass saw the guest with another function than was claimed; its commit came after the guest left,
+    or lost that."""
     with Story() as story:
         b = story.host("b")
         b.reshapes("flat")
@@ -2133,7 +2135,7 @@ def test_a_claim_follows_a_guest_that_leaves_while_the_disk_is_slow() -> None:
             b.stranger_starts("web1", **WEB)
             b.reshapes("nested")
             story.waits(2)
-            b.guest_goes("web1")
+            getattr(b, verb)("web1")
         story.comes_to_rest()
 
 
