@@ -747,18 +747,15 @@ def serve(
     journal: str | None = None,
     address: str | None = None,
     accept_loss: bool = False,
-    tokens_file: Path | None = None,
-    tls_cert: Path | None = None,
-    tls_key: Path | None = None,
-    tls_client_ca: Path | None = None,
     flavors: Mapping[str, str] | None = None,
     on_ready: Callable[[list[str]], None] | None = None,
+    **files: Path | None,
 ) -> None:
     """Open the state directory and serve it until SIGTERM or SIGINT. Call this on the main thread.
 
     A string in its place is the DSN for `Core.open_shared`, and `address` is where clients reach this server:
     by default the first bind. `flavors` {name: query for candidates} are those of GET /fleet. `on_ready` is
-    called with the addresses when requests are answered there.
+    called with the addresses when requests are answered there. `files` are those that `Server` takes.
     Raises ServeError as `Server` does, and DatabaseError as `Core.open` does.
     """
     share_the_interpreter()
@@ -782,7 +779,7 @@ def serve(
                     f"No client on another machine reaches {first.text}, which standbys would name to it: "
                     "say with --advertise where clients reach this server, as https://NAME:PORT."
                 )
-            address = address or f"http{'s' if tls_cert else ''}://{first.text}"
+            address = address or f"http{'s' if files.get('tls_cert') else ''}://{first.text}"
             if not _ADDRESS.fullmatch(address):
                 raise ServeError(f"--advertise takes http://NAME:PORT or https://NAME:PORT, not {address!r}.")
             opened = Core.open_shared(
@@ -798,14 +795,7 @@ def serve(
             raise ServeError("Say what to serve: --state-dir DIR, or --journal DSN.")
         with (
             contextlib.closing(opened) as core,
-            Server(
-                core,
-                binds,
-                tokens_file=tokens_file,
-                tls_cert=tls_cert,
-                tls_key=tls_key,
-                tls_client_ca=tls_client_ca,
-            ) as server,
+            Server(core, binds, **files) as server,
         ):
             core.notes.flavors = flavors or {}
             gc.freeze()  # what is loaded has no cycles, and is too much to be searched for them
