@@ -600,3 +600,25 @@ def test_a_refusal_names_who_has_the_most_first() -> None:
     (shortfall,) = book.fit(ask(CONSUMERS[0], SRIOV_NET_VF=1)).shortfalls
     most = sorted(who for who, amounts in held.items() if amounts[NIC][VF] == 2)
     assert shortfall.reason.endswith(f": {', '.join(f'{who} has 2' for who in most)} and 4 more")
+
+
+def test_who_was_beside_a_claim_stays_known_when_its_instance_has_left() -> None:
+    """Who was listed with it on one provider of the host, as they were then; not in a pool."""
+    instance, stranger, late = CONSUMERS[:3]
+    pool = Provider(uuid_of("pool"), "pool", None, {"DISK_GB": Inventory(100)})
+    host = ProviderIndex.of(ProviderTree([*HOST.tree, pool]), ROOT)
+    book = Book([claim(instance, {ROOT: {VCPU: 2}})])
+    disk = {pool.uuid: {instance: {"DISK_GB": 1}, late: {"DISK_GB": 1}}}
+    book.refresh(
+        host, {ROOT: {instance: {VCPU: 2}, stranger: {VCPU: 3}}, NIC: {late: {VF: 1}}, **disk}, UNITS
+    )
+    assert book.beside(instance) == {stranger: {ROOT: {VCPU: 3}}}
+    assert book.beside(stranger) == {}, "it has no claim"
+    book.observe_provider(ROOT, {late: {VCPU: 2}, stranger: {VCPU: 1}})
+    assert book.beside(instance) == {stranger: {ROOT: {VCPU: 3}}}
+    book.observe_provider(ROOT, {instance: {VCPU: 2}, late: {VCPU: 2}})
+    assert book.beside(instance) == {late: {ROOT: {VCPU: 2}}}
+    book.put(claim(instance, {ROOT: {VCPU: 1}}))
+    assert book.beside(instance) == {late: {ROOT: {VCPU: 2}}}
+    book.remove(instance)
+    assert book.beside(instance) == {}
