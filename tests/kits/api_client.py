@@ -5,7 +5,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,15 +46,12 @@ def ask(
     if body is not None and not isinstance(body, bytes):
         body = json.dumps(body).encode()
         sent.setdefault("Content-Type", "application/json")
-    connection = UnixConnection(str(path), TIMEOUT_S)
-    try:
+    with closing(UnixConnection(str(path), TIMEOUT_S)) as connection:
         connection.request(method, url, body, sent)
         reply = connection.getresponse()
         text = reply.read()
         assert reply.getheader("Content-Type") == "application/json"
         return Reply(reply.status, dict(reply.getheaders()), json.loads(text) if text else None)
-    finally:
-        connection.close()
 
 
 def raw(path: Path, sent: bytes) -> bytes:

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -122,10 +122,8 @@ def browser(*arguments: str) -> Iterator[Browser]:
     """A fresh one; `arguments` are of its command line."""
     with tempfile.TemporaryDirectory() as profile, _driver() as base:
         opened = Browser(base, {"args": [*ARGUMENTS, f"--user-data-dir={profile}", *arguments]})
-        try:
+        with closing(opened):
             yield opened
-        finally:
-            opened.close()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -46,11 +46,8 @@ class Run(NamedTuple):
 
 def content(place: Path | str) -> Content:
     """Everything that a core finds in the place, but for the times."""
-    core = opened(place)
-    try:
+    with closing(opened(place)) as core:
         return content_of(core._store.model)
-    finally:
-        core.close()
 
 
 def content_of(model: Model) -> Content:

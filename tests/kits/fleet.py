@@ -22,7 +22,7 @@ import uuid
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -143,7 +143,7 @@ class Answer(NamedTuple):
 def ask(address: str, method: str, path: str, body: Any = None, key: str | None = None) -> Answer:
     """One request. Raises OSError and HTTPException where no answer comes."""
     connection = http.client.HTTPConnection(address.removeprefix("unix:"), timeout=ANSWER_S)
-    try:
+    with closing(connection):
         if address.startswith("unix:"):
             connection = http.client.HTTPConnection("localhost", timeout=ANSWER_S)
             connection.sock = socket.socket(socket.AF_UNIX)
@@ -156,8 +156,6 @@ def ask(address: str, method: str, path: str, body: Any = None, key: str | None 
         is_json = answer.getheader("content-type") == "application/json"
         said = json.loads(text) if text and is_json else text
         return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, said)
-    finally:
-        connection.close()
 
 
 class Client:

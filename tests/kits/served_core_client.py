@@ -6,7 +6,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,11 +105,8 @@ class DoorClient:
 
 @contextmanager
 def door_client(address: str, *args: Any, **kwargs: Any) -> Iterator[DoorClient]:
-    client = DoorClient(address, *args, **kwargs)
-    try:
+    with closing(DoorClient(address, *args, **kwargs)) as client:
         yield client
-    finally:
-        client.close()
 
 
 def make_certificate(directory: Path, host: str = "127.0.0.1") -> tuple[Path, Path]:

@@ -381,8 +381,7 @@ def test_a_claim_before_the_agent_saw_its_vgpu_taken_away_is_carved(host: Host) 
 def test_vram_that_the_driver_shared_out_at_a_boot_is_taken_back_for_claims(
     placement: Placement, tmp_path: Path
 ) -> None:
-    host = Host(placement, tmp_path, vram=True)
-    try:
+    with Host(placement, tmp_path, vram=True) as host:
         claim = host.claim(host.large, consumer=domain_uuid(1))
         host.check()
         host.run_guest(claim, 1)
@@ -396,8 +395,6 @@ def test_vram_that_the_driver_shared_out_at_a_boot_is_taken_back_for_claims(
         assert list(host.gpu.vgpus().values()) == [("20480", 0)]
         host.restart()
         assert host.world.operations.audit(heal=False).findings == ()
-    finally:
-        host.close()
 
 
 @pytest.mark.first_variant
@@ -417,8 +414,7 @@ def test_a_quota_that_is_no_size_of_a_function_without_a_claim_is_told(
 def test_a_function_that_vanished_while_it_was_carved_is_told_and_the_others_go_on(
     placement: Placement, tmp_path: Path
 ) -> None:
-    host = Host(placement, tmp_path, vram=True)
-    try:
+    with Host(placement, tmp_path, vram=True) as host:
         assert isinstance(host.gpu, XeGpu)
         claims = [host.claim(host.small) for _ in range(2)]
         gone, there = (unit.partition("/")[0] for claim in claims for unit in units_of(claim))
@@ -428,8 +424,6 @@ def test_a_function_that_vanished_while_it_was_carved_is_told_and_the_others_go_
         assert len(carved.failures) == 1 and host.gpu.mib(there) == 4096
         (host.gpu.quota(gone).parent.parent / "device").symlink_to(host.tree.devices / gone)
         host.check()
-    finally:
-        host.close()
 
 
 @pytest.mark.first_variant

@@ -269,9 +269,8 @@ def test_a_cap_of_nothing_below_what_is_in_use_is_told(placement: Placement, tmp
     told(tmp_path, placement)
     file = tmp_path / "plimsoll.conf"
     settings = file.read_text()
-    world = opened(load([file]))
     cap = "[DEFAULT] cap = DISK_GB=0"
-    try:
+    with opened(load([file])) as world:
         world.agent.reconcile("the start")
         with serving(world.operations, tmp_path / "s"):
             output_of(tmp_path / "s", "claim", "--name", "web1", "--resources", "DISK_GB=1")
@@ -285,5 +284,3 @@ def test_a_cap_of_nothing_below_what_is_in_use_is_told(placement: Placement, tmp
             audited = plimsoll(tmp_path / "s", "audit")
             assert audited.returncode == ExitCode.DRIFT_FOUND
             assert "shrunk inventory" in audited.stdout and cap in audited.stdout
-    finally:
-        world.close()

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from textwrap import indent
 from typing import TypeVar
@@ -401,8 +401,7 @@ def test_a_404_to_a_list_is_not_taken_for_other_writers(
 def test_a_placement_in_use_says_where_it_can_be_read(tmp_path: Path, serve: str) -> None:
     """The command that the error names is done."""
     options = {"serve": [f"unix:{tmp_path / serve}"]} if serve else {}
-    transport = open_transport("embedded", state_dir=tmp_path, options=options)
-    try:
+    with closing(open_transport("embedded", state_dir=tmp_path, options=options)):
         for more in ((), ("--root", "host1")):
             line = one_line(plimsoll(tmp_path, "placement", "export", "--state-dir", str(tmp_path), *more))
             assert f"process {os.getpid()}" in line
@@ -411,8 +410,6 @@ def test_a_placement_in_use_says_where_it_can_be_read(tmp_path: Path, serve: str
             assert ("systemctl stop plimsoll-agent" in line) == (not serve)
         for url in named:
             assert output_of(tmp_path, "placement", "export", "--url", url).startswith("{")
-    finally:
-        transport.close()
 
 
 def test_what_takes_its_time_is_told_at_a_terminal_and_gone_afterwards(tmp_path: Path) -> None:

@@ -743,9 +743,8 @@ def test_a_claim_is_in_the_plan_file_until_it_is_released(
 ) -> None:
     carved = tuple(CarvedUnit(vf, f"{vf[:8]}00.0", vf) for vf in VFS)
     monkeypatch.setattr(FakeDriver, "carved_units", lambda self: carved)
-    world = opened(told(tmp_path, placement))
-    tmp_path.chmod(0o700)
-    try:
+    with opened(told(tmp_path, placement)) as world:
+        tmp_path.chmod(0o700)
         world.agent.write_needs()  # the guests are not known yet
         assert read_plan_file(tmp_path) == ()
         world.agent.reconcile("the start")
@@ -758,8 +757,6 @@ def test_a_claim_is_in_the_plan_file_until_it_is_released(
         world.operations.release(claimed.consumer)
         world.agent.write_needs()
         assert read_plan_file(tmp_path) == ()
-    finally:
-        world.close()
 
 
 GPUS = (Gpu("0000:83:00.0", "PGPU"), Gpu("0000:84:00.0", "PGPU"))

@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 import tarfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -95,10 +96,9 @@ def test_a_canary_is_in_no_output_log_file_or_bundle(tmp_path: Path) -> None:
 
 def test_a_secret_that_is_an_ordinary_word_leaves_the_word_in_history_and_bundle(tmp_path: Path) -> None:
     """The token of [placement] is `admin`: it is masked as a value, and readable as the word that it is."""
-    world = opened(told(tmp_path, Embedded(tmp_path), "[placement]\ntoken = admin\n"))
     path, bundle = tmp_path / "s", tmp_path / "bundle.tar.gz"
     reason = "the admin of rack 7 asked, token=admin"
-    try:
+    with opened(told(tmp_path, Embedded(tmp_path), "[placement]\ntoken = admin\n")) as world:
         world.agent.reconcile("the start")
         with serving(world.operations, path):
             claimed = plimsoll(path, "claim", "--name", "admin", "--resources", "VCPU=1")
@@ -108,8 +108,6 @@ def test_a_secret_that_is_an_ordinary_word_leaves_the_word_in_history_and_bundle
             config = ("--config-file", str(tmp_path / "plimsoll.conf"))
             done = plimsoll(path, "support-bundle", "--to", str(bundle), *config)
             assert done.returncode == ExitCode.DONE, done.stderr
-    finally:
-        world.close()
     assert "the admin of rack 7 asked" in history and "(admin)" in history
     members = contents(bundle)
     for member in ("history.json", "status.json"):
@@ -125,12 +123,9 @@ def test_a_secret_that_is_an_ordinary_word_leaves_the_word_in_history_and_bundle
 
 
 def fetched(port: int, path: str) -> str:
-    connection = http.client.HTTPConnection("localhost", port, timeout=10)
-    try:
+    with closing(http.client.HTTPConnection("localhost", port, timeout=10)) as connection:
         connection.request("GET", path)
         return connection.getresponse().read().decode()
-    finally:
-        connection.close()
 
 
 def bound_port() -> int:

@@ -79,11 +79,9 @@ def node(tmp_path: Path) -> Iterator[Node]:
     world = opened(settings, gate_paths=GatePaths(tmp_path / "hook", tmp_path / "gate.conf", tmp_path))
     made = Node(tmp_path, world)
     made.configure("allow")
-    try:
+    with world:
         world.agent.reconcile("the start")
         yield made
-    finally:
-        world.close()
 
 
 @pytest.fixture

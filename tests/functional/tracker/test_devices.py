@@ -117,12 +117,10 @@ def test_devices_by_alias_are_exact_units_and_stay_when_the_configuration_change
     world = started(
         tmp_path, '{"name": "nic", "resource_class": "OTHER"}', '{"name": "near", "resource_class": "X"}'
     )
-    try:
+    with world:
         assert world.operations.claim(asked) == claim, "what was claimed is what it was"
         with pytest.raises(UsageError, match="no alias 'gpu' is configured on this host"):
             world.operations.claim(by_alias("gpu:1"))
-    finally:
-        world.close()
 
 
 def test_two_devices_asked_and_one_left_starts_no_guest(world: World) -> None:

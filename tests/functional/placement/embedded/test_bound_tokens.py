@@ -463,21 +463,17 @@ programs = st.lists(st.tuples(st.integers(0, 9), wanted, st.randoms(use_true_ran
 )
 @given(programs)
 def test_whatever_a_bound_token_writes_the_rest_stays(program: list[Any]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        core = Core.open(Path(directory))
-        try:
-            api, bound = fleet(core), BoundApi(core, A)
-            for kind, parts, draws in program:
-                tree = {uuid for uuid, one in core._store.model.providers.items() if one.root_uuid == A}
-                before, whole = outside(api), api.whole()
-                request = drawn_request(kind, parts, draws, api)
-                answer = bound.ask(*request)
-                assert answer.status < 500, (request, answer.body)
-                assert answer.status < 300 or api.whole() == whole
-                tree |= {uuid for uuid, one in core._store.model.providers.items() if one.root_uuid == A}
-                check_nothing_foreign_changed(api, before, tree)
-        finally:
-            core.close()
+    with tempfile.TemporaryDirectory() as directory, closing(Core.open(Path(directory))) as core:
+        api, bound = fleet(core), BoundApi(core, A)
+        for kind, parts, draws in program:
+            tree = {uuid for uuid, one in core._store.model.providers.items() if one.root_uuid == A}
+            before, whole = outside(api), api.whole()
+            request = drawn_request(kind, parts, draws, api)
+            answer = bound.ask(*request)
+            assert answer.status < 500, (request, answer.body)
+            assert answer.status < 300 or api.whole() == whole
+            tree |= {uuid for uuid, one in core._store.model.providers.items() if one.root_uuid == A}
+            check_nothing_foreign_changed(api, before, tree)
 
 
 def moved_by_chance(draws: random.Random, api: Api) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -773,11 +773,8 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> Non
         process.send_signal(number)
         assert process.wait(10) == 0
     assert not path.exists()
-    core = Core.open(tmp_path / "state")
-    try:
+    with closing(Core.open(tmp_path / "state")) as core:
         found = core.request("GET", "/resource_providers").body["resource_providers"]
-    finally:
-        core.close()
     assert [provider["name"] for provider in found] == ["kept"]
 
 

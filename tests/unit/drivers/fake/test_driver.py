@@ -1,6 +1,7 @@
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,13 +126,11 @@ def test_a_changed_file_changes_the_host_and_wakes_the_watchers(tmp_path: Path) 
     driver = from_file(path)
     heard = threading.Event()
     driver.watch(lambda why: heard.set())
-    try:
+    with closing(driver):
         assert driver.describe().providers[0].inventories["MEMORY_MB"].total == 4096
         path.write_text(FILE.format(memory_mb=16384))
         assert driver.describe().providers[0].inventories["MEMORY_MB"].total == 16384
         assert heard.wait(10)
-    finally:
-        driver.close()
 
 
 def test_a_file_can_make_the_hypervisor_go_away_and_come_back(tmp_path: Path) -> None:

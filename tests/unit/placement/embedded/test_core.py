@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -57,7 +58,7 @@ def test_a_consumer_is_barred_for_a_day_whatever_the_wall_clock_is_set_to(
         api.done("PUT", f"/allocations/{consumer}", {**empty, "consumer_generation": None})
         return consumer
 
-    try:
+    with closing(core):
         first = bar()
         now["ahead"] += step_s
         now["steady"] += BARRED_KEPT_S - 1
@@ -68,8 +69,6 @@ def test_a_consumer_is_barred_for_a_day_whatever_the_wall_clock_is_set_to(
         assert (
             core._store.model.consumers.keys().isdisjoint({first}) and second in core._store.model.consumers
         )
-    finally:
-        core.close()
 
 
 BORN = [

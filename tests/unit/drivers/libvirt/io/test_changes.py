@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import libvirt
@@ -195,7 +196,7 @@ def no_connection() -> None:
 def test_a_burst_of_events_is_told_once(told: "queue.Queue[str]") -> None:
     notifier = ChangeNotifier(told.put, no_connection, quiet_s=0.05, longest_s=5)
     notifier.start()
-    try:
+    with closing(notifier):
         for _ in range(5):
             notifier.report_change("domain a changed")
             notifier.report_change("domain b changed")
@@ -203,21 +204,17 @@ def test_a_burst_of_events_is_told_once(told: "queue.Queue[str]") -> None:
         assert told.get(timeout=5) == "domain a changed; domain b changed"
         time.sleep(0.1)
         assert told.empty()
-    finally:
-        notifier.close()
 
 
 def test_events_without_end_are_told_after_a_while(told: "queue.Queue[str]") -> None:
     notifier = ChangeNotifier(told.put, no_connection, quiet_s=0.1, longest_s=0.2)
     notifier.start()
-    try:
+    with closing(notifier):
         deadline = time.monotonic() + 5
         while told.empty() and time.monotonic() < deadline:
             notifier.report_change("domain a changed")
             time.sleep(0.01)
         assert told.get(timeout=1) == "domain a changed"
-    finally:
-        notifier.close()
 
 
 def test_many_reasons_are_counted(told: "queue.Queue[str]") -> None:
@@ -225,10 +222,8 @@ def test_many_reasons_are_counted(told: "queue.Queue[str]") -> None:
     for number in range(8):
         notifier.report_change(f"{number}")
     notifier.start()
-    try:
+    with closing(notifier):
         assert told.get(timeout=5) == "0; 1; 2; 3; 4; and 3 more"
-    finally:
-        notifier.close()
 
 
 def test_a_lost_connection_is_told_and_made_again(told: "queue.Queue[str]") -> None:
@@ -243,15 +238,13 @@ def test_a_lost_connection_is_told_and_made_again(told: "queue.Queue[str]") -> N
 
     notifier = ChangeNotifier(told.put, connect, quiet_s=0.01, reconnect_first_s=0.02)
     notifier.start()
-    try:
+    with closing(notifier):
         notifier.report_disconnect("the connection broke")
         assert told.get(timeout=5) == "the connection broke"
         assert connected.wait(5)
         assert tries[2] - tries[1] > tries[1] - tries[0] > 0.03, "the pauses grow"
         time.sleep(0.2)
         assert len(tries) == 3, "a connection that is there is not made again"
-    finally:
-        notifier.close()
 
 
 def test_a_connection_that_another_thread_opened_is_not_opened_again(told: "queue.Queue[str]") -> None:
@@ -260,11 +253,9 @@ def test_a_connection_that_another_thread_opened_is_not_opened_again(told: "queu
     notifier.start_connecting()
     notifier.report_connect()
     notifier.start()
-    try:
+    with closing(notifier):
         time.sleep(0.15)
         assert tries == []
-    finally:
-        notifier.close()
 
 
 def test_close_ends_the_thread() -> None:
