@@ -48,7 +48,7 @@ def parse_ports(answer: bytes) -> dict[str, dict[int, str]]:
         if kind != _NEW:
             continue
         attributes = list(_attributes(message[_HEADER.size + _LINK.size :]))
-        name = next((value.rstrip(b"\0").decode() for each, value in attributes if each == _NAME), "")
+        name = next((os.fsdecode(value.rstrip(b"\0")) for each, value in attributes if each == _NAME), "")
         functions = (each for kind, value in attributes if kind == _VFS for each in _attributes(value))
         for _, function in functions:
             told = dict(_attributes(function))

@@ -29,7 +29,7 @@ def function(number: int, mac: str, vlan: int) -> bytes:
 
 def answer(name: str, *functions: bytes, kind: int = 16) -> bytes:
     """A link of the kernel's answer, with these functions."""
-    body = struct.pack("=BxHiII", 0, 1, 7, 0, 0) + attribute(3, name.encode() + b"\0")
+    body = struct.pack("=BxHiII", 0, 1, 7, 0, 0) + attribute(3, os.fsencode(name) + b"\0")
     body += attribute(22 | 0x8000, b"".join(functions)) if functions else b""
     return struct.pack("=IHHII", 16 + len(body), kind, 2, 1, 0) + body
 
@@ -39,6 +39,13 @@ def test_each_function_has_its_mac_address_and_its_vlan() -> None:
     assert parse_ports(told) == {"enp65s0": {0: "52:54:00:00:00:01 VLAN 100", 1: "00:00:00:00:00:00"}}
     assert port_of("52:54:00:AB:00:01", 0) == "52:54:00:ab:00:01"
     assert parse_ports(answer("enp65s0", function(0, MAC, 100), kind=3)) == {}
+
+
+def test_a_name_that_is_no_utf8_is_as_sysfs_has_it() -> None:
+    """The kernel takes almost any bytes; such an interface of another card took all ports away."""
+    name = os.fsdecode(b"l\xe9")
+    told = answer(name, function(0, MAC, 0)) + answer("enp65s0", function(1, MAC, 0))
+    assert parse_ports(told) == {name: {0: MAC}, "enp65s0": {1: MAC}}
 
 
 def test_an_answer_that_ends_in_the_middle_tells_what_is_whole() -> None:
