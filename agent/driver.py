@@ -405,7 +405,8 @@ class HostDevice:
     and `vfs_in_guests` those that a driver of VFIO has. `migration_driver` is the kernel's driver of VFIO
     that can migrate it, None where there is none or where that is unknown. `own_file` is the file below
     /dev/vfio/devices by which iommufd opens it, empty where VFIO has none; with `iommufd` the kernel has
-    /dev/iommu. `cc_mode` is a key of `agent.device_names.CC_MODES`, None where it cannot be read.
+    /dev/iommu. `cc_mode` is a key of `agent.device_names.CC_MODES`, None where it cannot be read. `openers`
+    are clauses on the programs that have it open over VFIO, as far as they were looked for.
     """
 
     address: str
@@ -424,6 +425,7 @@ class HostDevice:
     own_file: str = ""
     iommufd: bool = False
     cc_mode: str | None = None
+    openers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

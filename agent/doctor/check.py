@@ -167,6 +167,11 @@ def _holders(device: HostDevice, holders: Holders) -> Iterator[DoctorCheck]:
             )
         else:
             yield warning(name, f"{sentence}.", "Give the guest one of them, or remove them first.")
+    for opener in device.openers:
+        found = True
+        yield bad(
+            name, f"{address} is in use: {opener}.", "End that program, or give the guest another device."
+        )
     if not found:
         yield good(name, f"Neither the host nor another guest uses {address}.")
 

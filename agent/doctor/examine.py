@@ -35,6 +35,7 @@ from typing import Any
 from urllib.parse import quote
 
 from agent import __version__, errors
+from agent.carving.kernel import vfio_uses
 from agent.config.options import driver_class
 from agent.config.settings import Settings, load, read_only_driver
 from agent.cpuset import format_cpu_set
@@ -71,6 +72,7 @@ MEMINFO = Path("/proc/meminfo")
 MEMORY_PART = 32
 """One part of so many may differ: firmware and kernel keep some."""
 IOMMU_GROUPS = Path("/sys/kernel/iommu_groups")
+PCI_DEVICES, PROC = Path("/sys/bus/pci/devices"), Path("/proc")
 GROUP = "libvirt"
 """The group whose members may manage libvirt's guests, by the polkit rules of Debian and others."""
 SYSTEM_URI = "qemu:///system"
@@ -651,6 +653,9 @@ def examine_device(
     finally:
         driver.close()
     address = device.address if device is not None else address
+    if device is not None and device.vfio and address not in holders and (PCI_DEVICES / address).is_dir():
+        openers = tuple(vfio_uses(PCI_DEVICES / address, device.driver, PROC))
+        device = replace(device, openers=openers)
     yield from check_device(PassedDevice(address, managed=True, device=device), holders)
 
 

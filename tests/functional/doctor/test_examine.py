@@ -43,6 +43,7 @@ from agent.doctor.examine import (
     check_writable,
     checks_as,
     examine,
+    examine_device,
 )
 from agent.durable import errors
 from agent.errors import DaemonUnreachable, DriverSlow, ExitCode, Forbidden, PlimsollError, SettingsError
@@ -332,6 +333,27 @@ def test_a_device_is_checked_without_an_agent(patient: Patient, tmp_path: Path) 
     )
     nowhere = plimsoll(patient.state / "s", "doctor", "--device", "x", "--config-file", str(patient.file))
     assert nowhere.returncode == ExitCode.USAGE and "no PCI address" in nowhere.stderr
+
+
+def test_a_device_that_a_program_has_open_is_in_use(
+    patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By iommufd here; the program is no guest, so no driver knows of it."""
+    tree = PciTree(tmp_path / "root")
+    device = tree.add("0000:83:00.0", "vfio-pci", 1, enable="1")
+    (device / "vfio-dev" / "vfio3").mkdir(parents=True)
+    files = tree.proc / "4711" / "fd"
+    files.mkdir(parents=True)
+    (files / "5").symlink_to("/dev/vfio/devices/vfio3")
+    (files.parent / "comm").write_text("dpdk-testpmd\n")
+    monkeypatch.setattr("agent.doctor.examine.PCI_DEVICES", tree.devices)
+    monkeypatch.setattr("agent.doctor.examine.PROC", tree.proc)
+    host = tmp_path / "host.yaml"
+    host.write_text(f"cells: [{{id: 0, cpus: 0-3, memory_mb: 4096}}]\nroot_path: {tree.root}\n")
+    patient.write(f"[fake]\nhost_file = {host}\n")
+    (found,) = [each for each in examine_device((patient.file,), (), "83:00.0") if each.name == "holder"]
+    assert found.verdict is CheckVerdict.BAD
+    assert found.sentence == "0000:83:00.0 is in use: process 4711 (dpdk-testpmd) has it open."
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
