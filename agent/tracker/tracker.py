@@ -26,7 +26,6 @@ from agent.claims.capacity import Capacity, Defrag, capacity, defrag
 from agent.claims.choice import Strategy
 from agent.claims.claim import UNRESTRICTED, Claim, Fit, Restriction
 from agent.claims.doubt import DoubtKind
-from agent.claims.fit import check_placeable
 from agent.claims.host_cells import HostLayout
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
 from agent.claims.request import ClaimRequest, named_as
@@ -296,12 +295,10 @@ class ResourceTracker:
 
     def capacity(self, request: ClaimRequest) -> Capacity:
         """How many guests that ask for this fit, by a copy of the book. Raises UsageError."""
-        check_placeable(request)
         return capacity(self._register.under_lock(lambda book: book.without()), request)
 
     def defrag(self, request: ClaimRequest) -> Defrag:
         """The fewest moves that make room for the request, by a copy of the book. Raises UsageError."""
-        check_placeable(request)
         return defrag(self._register.under_lock(lambda book: book.without()), request)
 
     def choose_by(self, strategy: Strategy) -> None:

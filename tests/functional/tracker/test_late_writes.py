@@ -488,6 +488,10 @@ def test_an_abandoned_claim_is_looked_at_a_bounded_number_of_times(kit: Kit) -> 
     with late_writes(kit, "timeout"), pytest.raises(PlacementUnavailable):
         kit.tracker.claim(request(VCPU=2))
     assert kit.tracker.deliver() == 1
+    kit.tap.cut = True
+    with pytest.raises(PlacementUnavailable):
+        kit.tracker.watch_doubts()
+    kit.tap.cut = False
     kit.tap.calls.clear()
     verification_s = 60.0
     for _ in range(int((KEPT_S + FORGET_EVERY_S) / verification_s) + 2):
