@@ -223,7 +223,7 @@ def _ways(device: HostDevice) -> Iterator[DoctorCheck]:
         return
     by_group = f"{device.address} can be given by its IOMMU group (/dev/vfio/{device.group})"
     if not device.iommufd:
-        rest = "not by iommufd: the kernel has no /dev/iommu (`modprobe iommufd`)"
+        rest = "not by iommufd: the kernel has no /dev/iommu (`modprobe iommufd`, if it has that module)"
     elif device.own_file:
         rest = f"by iommufd (/dev/vfio/devices/{device.own_file}; <driver iommufd='yes'/> in a newer libvirt)"
     elif device.vfio:
