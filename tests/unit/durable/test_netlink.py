@@ -75,7 +75,7 @@ def test_a_port_is_set_as_it_is_read(monkeypatch: pytest.MonkeyPatch, code: int)
     here, kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     kernel.send(struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -code))
     monkeypatch.setattr("socket.socket", lambda *_: here)
-    monkeypatch.setattr("socket.if_nametoindex", {"enp65s0": 7}.__getitem__)
+    monkeypatch.delattr("socket.if_nametoindex")  # glibc opens a socket for it, which the unit may not
     if code:
         with pytest.raises(OSError, match="not permitted"):
             set_port("enp65s0", 3, f"{MAC} VLAN 100")
@@ -83,9 +83,8 @@ def test_a_port_is_set_as_it_is_read(monkeypatch: pytest.MonkeyPatch, code: int)
         set_port("enp65s0", 3, f"{MAC} VLAN 100")
     asked = kernel.recv(4096)
     length, kind, flags = struct.unpack_from("=IHH", asked)
-    assert (length, kind, flags) == (len(asked), 19, 5) and struct.unpack_from("=BxHiII", asked, 16)[2] == 7
-    told = asked[32:] + attribute(3, b"enp65s0\0")
-    again = struct.pack("=IHHII", 32 + len(told), 16, 0, 1, 0) + asked[16:32] + told
+    assert (length, kind, flags) == (len(asked), 19, 5) and struct.unpack_from("=BxHiII", asked, 16)[2] == 0
+    again = struct.pack("=IHHII", len(asked), 16, 0, 1, 0) + asked[16:]
     assert parse_ports(again) == {"enp65s0": {3: f"{MAC} VLAN 100"}}
     kernel.close()
 
