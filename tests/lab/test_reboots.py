@@ -198,6 +198,55 @@ class Reboots:
         node.run("plimsoll devices assert")
 
 
+PORT, LATER = ("52:54:00:0a:0b:0c", 100), ("52:54:00:0a:0b:0d", 101)
+DROP_IN = "[Service]\nCapabilityBoundingSet=CAP_NET_ADMIN\nRestrictAddressFamilies=AF_NETLINK\n"
+INTERFACE = f"""<interface type='hostdev' managed='yes'><mac address='{LATER[0]}'/><source>
+<address type='pci' domain='0' bus='0x41' slot='0x10' function='4'/></source>
+<vlan><tag id='{LATER[1]}'/></vlan></interface>"""
+
+
+def ports(node: Node) -> list[tuple[str, int]]:
+    """The MAC address and VLAN that the first network card has for each of its virtual functions."""
+    (card,) = node.json("ip -j link show enp65s0")
+    return [(vf["address"], vf["vlan_list"][0].get("vlan", 0)) for vf in card["vfinfo_list"]]
+
+
+@pytest.mark.timeout(3600)
+def test_a_function_keeps_its_mac_address_and_vlan(prepare: Prepare) -> None:
+    """One that a guest has as a plain device, so that libvirt sets neither; with the drop-in of
+    docs/after-a-reboot.md.
+    """
+    (node,) = prepare(1)
+    node.title("The MAC address and the VLAN of a virtual function over a reboot")
+    folder = f"/etc/systemd/system/{UNIT}.service.d"
+    node.run(f"mkdir -p {folder}")
+    node.write(f"{folder}/override.conf", DROP_IN)
+    node.run(f"systemctl daemon-reload && systemctl enable {UNIT} 2>&1")
+    try:
+        options = f"[devices]\nsriov_vfs = {NICS[0]}=3\nrestore_ports = true\n{SPECS}"
+        node.configure(alone("hv1", options))
+        node.start()
+        node.run("plimsoll devices apply")
+        node.run(f"ip link set enp65s0 up; ip link set enp65s0 vf 1 mac {PORT[0]} vlan {PORT[1]}")
+        node.run("labvm define vm0 pci=0000:41:10.2 && virsh -q autostart vm0 && virsh -q start vm0")
+        kept = f"{PORT[0]} VLAN {PORT[1]}"
+        node.wait("the plan file", lambda: kept in node.ask("cat /var/lib/plimsoll/carving.json"))
+        node.reboot()
+        node.wait("the guest runs", lambda: running(node) == ["vm0"], 400)
+        node.run(f"journalctl -b -o cat -u {UNIT}")
+        assert ports(node)[1] == PORT
+        node.ready()
+        node.run("ip link set enp65s0 up; labvm xml vm1 >/root/vm1.xml && virsh -q define /root/vm1.xml")
+        node.write("/root/port.xml", INTERFACE)
+        node.run("virsh -q attach-device vm1 /root/port.xml --config && virsh -q start vm1")
+        assert ports(node)[2] == LATER, "libvirt sets it for an interface"
+        node.run(f"ip link set enp65s0 vf 2 vlan {PORT[1]}")
+        told = f"{LATER[0]} VLAN {PORT[1]}, and the guest {LATER[0]} VLAN {LATER[1]}"
+        node.wait("the finding", lambda: told in node.ask("plimsoll audit"))
+    finally:
+        node.run(f"rm -rf {folder}; systemctl daemon-reload", note=False)
+
+
 def _rounds(request: pytest.FixtureRequest) -> Iterator[int]:
     yield from range(1, int(request.config.getoption("--reboots")) + 1)
 
