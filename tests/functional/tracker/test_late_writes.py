@@ -358,6 +358,7 @@ def test_where_the_host_shrank_a_repair_that_was_not_answered_is_sent_again(
     shrink(kit)
     if killed:
         restarted(kit)
+    assert kit.tracker.pending == 1, "what no claim and no move resolves"
     kit.tap.calls.clear()
     kit.tracker.deliver()
     fence, again, bar = 3 * ["PUT allocations"]
