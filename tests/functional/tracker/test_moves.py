@@ -555,10 +555,16 @@ def test_the_end_of_a_move_waits_for_the_first_inventory(claimed: World) -> None
     assert claimed.b.tracker.deliver() == 1 and claimed.b.moving() is MoveState.CONFIRMED
 
 
-def test_a_revert_of_an_instance_that_was_deleted_frees_what_the_migration_holds(claimed: World) -> None:
+@pytest.mark.parametrize("reverts", [True, False])
+def test_of_an_instance_that_was_deleted_the_destination_frees_what_the_migration_holds(
+    claimed: World, reverts: bool
+) -> None:
     claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     claimed.raw.delete_allocations(INSTANCE)
-    assert claimed.b.tracker.revert_move(MIGRATION).state is MoveState.DELETED
+    if reverts:
+        assert claimed.b.tracker.revert_move(MIGRATION).state is MoveState.DELETED
+    else:
+        claimed.b.tracker.follow_moves()
     assert claimed.placed_all() == {}
     claimed.settle()
     claimed.check()
