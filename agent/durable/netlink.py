@@ -69,7 +69,7 @@ def set_port(interface: str, number: int, port: str) -> None:
     if match[1] != NO_MAC:
         told = _attribute(_MAC, struct.pack("=I32s", number, mac)) + told
     # By its name: the C library asks for its index over a socket that the sandbox of the unit forbids.
-    attributes = _attribute(_NAME, interface.encode() + b"\0") + _attribute(_VFS, _attribute(_VF, told))
+    attributes = _attribute(_NAME, os.fsencode(interface) + b"\0") + _attribute(_VFS, _attribute(_VF, told))
     with closing(_ask(_SET, _REQUEST | _ACK, attributes)) as link:
         code = struct.unpack_from("=i", link.recv(SIZE_MAX), _HEADER.size)[0]
     if code:

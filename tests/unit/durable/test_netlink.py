@@ -78,14 +78,14 @@ def test_a_port_is_set_as_it_is_read(monkeypatch: pytest.MonkeyPatch, code: int)
     monkeypatch.delattr("socket.if_nametoindex")  # glibc opens a socket for it, which the unit may not
     if code:
         with pytest.raises(OSError, match="not permitted"):
-            set_port("enp65s0", 3, f"{MAC} VLAN 100")
+            set_port("enp65s\udcff", 3, f"{MAC} VLAN 100")
     else:
-        set_port("enp65s0", 3, f"{MAC} VLAN 100")
+        set_port("enp65s\udcff", 3, f"{MAC} VLAN 100")
     asked = kernel.recv(4096)
     length, kind, flags = struct.unpack_from("=IHH", asked)
     assert (length, kind, flags) == (len(asked), 19, 5) and struct.unpack_from("=BxHiII", asked, 16)[2] == 0
     again = struct.pack("=IHHII", len(asked), 16, 0, 1, 0) + asked[16:]
-    assert parse_ports(again) == {"enp65s0": {3: f"{MAC} VLAN 100"}}
+    assert parse_ports(again) == {"enp65s\udcff": {3: f"{MAC} VLAN 100"}}
     kernel.close()
 
 
