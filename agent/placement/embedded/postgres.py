@@ -66,6 +66,10 @@ ABOUT_SEEN = (
 )
 LEASE_S = 1.0
 CLOSE_S = 30.0
+ACTIVE_ONE = (
+    "This server is a standby of %s; the active one: %s. If that is a server of another cluster, give each "
+    "cluster a database of its own."
+)
 BEHIND_S = 5.0
 BEHIND = (
     "it took so long to follow what the active one has written. See to the CPUs of this machine, and to its "
@@ -625,7 +629,7 @@ class PostgresHome:
         if not locked:
             if self.active_server not in (None, self._told_active):
                 self._told_active = self.active_server
-                LOG.info("This server is a standby of %s; the active one: %s", self.path, self.active_server)
+                LOG.info(ACTIVE_ONE, self.path, self.active_server)
             return
         if self._query(LOCKS) != [(1,)]:
             raise self._refused("another session has the lock of this one", "connect without a pooler")
