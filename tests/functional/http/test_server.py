@@ -223,6 +223,7 @@ def test_so_many_connections_stay_open_between_requests_and_no_more(open_door: C
             client = stack.enter_context(door.connect())
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             told.append(b"\r\nConnection: close\r\n" in client.recv(65536))
+            eventually("its thread is free", lambda: door.listener._server.threads.answering == 0)
         assert told == [False, False, True]
 
 
