@@ -77,11 +77,11 @@ class Limits:
     number), and the server answers 503 to further ones. What a client sent ahead of its answers waits behind
     them, and is not counted. Up to `connections` are open beside those that have a thread; for a further one,
     the server closes one that has sent ahead, or else, of the client with the most, the one whose time is
-    over first. `kept_alive` of them may stay open between requests, for `io_timeout_s`. The last `reserve` file descriptors of the process are
-    left to its other parts: a client that gets one of them makes the server close another, as above. A
-    request has `request_timeout_s` from its first byte to arrive completely, and a second more for each
-    LEAST_BYTES_S of it; a TLS handshake has as long. So has the client to take the answer, with a second more
-    for each LEAST_BYTES_S that it has taken of it.
+    over first. `kept_alive` of them may stay open between requests, for `io_timeout_s`. The last `reserve`
+    file descriptors of the process are left to its other parts: a client that gets one of them makes the
+    server close another, as above. A request has `request_timeout_s` from its first byte to arrive
+    completely, and a second more for each LEAST_BYTES_S of it; a TLS handshake has as long. So has the client
+    to take the answer, with a second more for each LEAST_BYTES_S that it has taken of it.
     """
 
     threads: int
