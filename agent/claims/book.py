@@ -114,7 +114,7 @@ class Book:
         self._held: dict[str, Allocations] = {}
         self._instances: dict[str, str] = {}
         self._moving: dict[str, str] = {}
-        self._listed: dict[str, dict[str, Holders]] = {}
+        self._listed: dict[str, dict[str, tuple[Holders, Holders]]] = {}
         self._readings: list[Reading] = []
         self._doubtful: frozenset[str] = frozenset()
         self._counted: Mapping[str, frozenset[tuple[str, str]]] = {}
@@ -595,16 +595,23 @@ class Book:
     def note_listed(self, held: Held) -> None:
         """Each of these listings of a provider was read at once: {provider: {consumer: {class: amount}}}."""
         for uuid, consumers in held.items():
-            for consumer in consumers.keys() & self.claims.keys() if self.host.is_own(uuid) else ():
-                self._listed.setdefault(consumer, {})[uuid] = consumers
+            if self.host.is_own(uuid):
+                strangers = {who: consumers[who] for who in consumers.keys() - self.claims.keys()}
+                for consumer in consumers.keys() - strangers.keys():
+                    self._listed.setdefault(consumer, {})[uuid] = consumers, strangers
 
-    def beside(self, instance: str) -> Mapping[str, Allocations]:
-        """{other consumer: what it had here} when it was last listed together with the instance.
+    def beside(self, instance: str) -> frozenset[str]:
+        """The consumers last listed together with the instance, which has a claim.
 
-        None of these has taken over what the instance with a claim had here.
+        None of these has taken over what the instance had here.
         """
-        listed = turned(self._listed.get(instance, {}))
-        return {consumer: amounts_of for consumer, amounts_of in listed.items() if consumer != instance}
+        listed = self._listed.get(instance, {}).values()
+        return frozenset(consumer for consumers, _ in listed for consumer in consumers) - {instance}
+
+    def unclaimed_beside(self, instance: str) -> Mapping[str, Allocations]:
+        """{consumer: what it had here} of those among `beside` that had no claim then."""
+        listed = self._listed.get(instance, {})
+        return turned({uuid: strangers for uuid, (_, strangers) in listed.items()})
 
     def holds(self, consumer: str) -> bool:
         """Whether Placement has an allocation of the consumer here, as far as was read."""

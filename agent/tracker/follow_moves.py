@@ -430,7 +430,10 @@ class MigrationLinker:
         claimed, had = self._context.register.under_lock(
             lambda book: (
                 {*book.claims, *book.moves_under_way},
-                {**{who: {} for who in book.unclaimed().keys() - moved_away}, **book.beside(instance)},
+                {
+                    **{who: {} for who in book.unclaimed().keys() - moved_away},
+                    **book.unclaimed_beside(instance),
+                },
             )
         )
         alike = {

@@ -142,10 +142,10 @@ class Answer(NamedTuple):
 
 def ask(address: str, method: str, path: str, body: Any = None, key: str | None = None) -> Answer:
     """One request. Raises OSError and HTTPException where no answer comes."""
-    connection = http.client.HTTPConnection(address.removeprefix("unix:"), timeout=ANSWER_S)
+    is_unix = address.startswith("unix:")
+    connection = http.client.HTTPConnection("localhost" if is_unix else address, timeout=ANSWER_S)
     with closing(connection):
-        if address.startswith("unix:"):
-            connection = http.client.HTTPConnection("localhost", timeout=ANSWER_S)
+        if is_unix:
             connection.sock = socket.socket(socket.AF_UNIX)
             connection.sock.settimeout(ANSWER_S)
             connection.sock.connect(address.removeprefix("unix:"))

@@ -413,6 +413,20 @@ def test_a_migration_that_may_be_that_of_an_instance_without_a_claim_is_linked_t
     assert world.a.tracker.claims() == {}
 
 
+@pytest.mark.parametrize("stays", [False, True], ids=["guest gone", "guest still here"])
+def test_an_instance_whose_own_move_is_known_has_no_part_in_the_next_one(alike: World, stays: bool) -> None:
+    """Both had claims of one size, and have left since the source looked; one move is confirmed by name."""
+    alike.settle()
+    if stays:
+        alike.a.uses[OTHER] = {"PCPU": 2}
+        alike.a.see(OTHER)
+    alike.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    alike.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    alike.a.tracker.confirm_move(OTHER_MIGRATION, instance=OTHER)
+    alike.settle()
+    assert alike.a.tracker.moves()[MIGRATION].instance == INSTANCE
+
+
 def test_a_stranger_of_another_size_keeps_no_claim_from_its_migration(beside_a_stranger: World) -> None:
     world = beside_a_stranger
     world.schedule(STRANGER, a={"PCPU": 1})
