@@ -230,8 +230,8 @@ class Departures:
             if not ownership.has_left(held.allocations, is_own):
                 continue
             departed[instance] = []
-            beside = register.under_lock(partial(Book.beside, instance=instance))
-            for stranger in (each for each in strangers if each not in beside):
+            others = register.under_lock(partial(Book.beside, instance=instance))
+            for stranger in (each for each in strangers if each not in others):
                 other = client.allocations_of(stranger)
                 alike = ask(partial(Book.holds_place, consumer=stranger, instance=instance))
                 if (ownership.resembles_migration if alike else ownership.is_migration)(other, held):

@@ -612,13 +612,14 @@ def test_who_was_beside_a_claim_stays_known_when_its_instance_has_left() -> None
     book.refresh(
         host, {ROOT: {instance: {VCPU: 2}, stranger: {VCPU: 3}}, NIC: {late: {VF: 1}}, **disk}, UNITS
     )
-    assert book.beside(instance) == {stranger: {ROOT: {VCPU: 3}}}
-    assert book.beside(stranger) == {}, "it has no claim"
+    assert book.unclaimed_beside(instance) == {stranger: {ROOT: {VCPU: 3}}}
+    assert book.unclaimed_beside(stranger) == {}, "it has no claim"
+    assert (book.beside(instance), book.beside(stranger)) == ({stranger}, set())
     book.observe_provider(ROOT, {late: {VCPU: 2}, stranger: {VCPU: 1}})
-    assert book.beside(instance) == {stranger: {ROOT: {VCPU: 3}}}
+    assert book.unclaimed_beside(instance) == {stranger: {ROOT: {VCPU: 3}}}
     book.observe_provider(ROOT, {instance: {VCPU: 2}, late: {VCPU: 2}})
-    assert book.beside(instance) == {late: {ROOT: {VCPU: 2}}}
+    assert book.unclaimed_beside(instance) == {late: {ROOT: {VCPU: 2}}}
     book.put(claim(instance, {ROOT: {VCPU: 1}}))
-    assert book.beside(instance) == {late: {ROOT: {VCPU: 2}}}
+    assert book.unclaimed_beside(instance) == {late: {ROOT: {VCPU: 2}}}
     book.remove(instance)
-    assert book.beside(instance) == {}
+    assert book.unclaimed_beside(instance) == {}
