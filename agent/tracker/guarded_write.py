@@ -476,7 +476,7 @@ class GuardedWriter:
         A late write that makes another consumer meets a bar of that one. A late fence of the present
         generation gives what the consumer holds. Any other write of that generation is repeated to the same
         end: of the two, Placement rejects the second. Returns whether one was repeated. Raises `full` where a
-        doubt stays; else as `secure`.
+        doubt stays, also because Placement does not take that write either; else as `secure`.
         """
         late = [doubt for doubt in rising if not _is_past(doubt, held)]
         self._settle_open([doubt for doubt in rising if doubt not in late], DoubtState.FENCED)
@@ -495,7 +495,12 @@ class GuardedWriter:
             return False
         for doubt in late:
             if not doubt.fenced and doubt.guard.generation == held.generation:
-                self.send(doubt.kind, *map(_whole, doubt.writes)).check()
+                try:
+                    self.send(doubt.kind, *map(_whole, doubt.writes)).check()
+                except (PlacementConflict, PlacementUnavailable):
+                    raise
+                except PlacementError as refused:  # a provider that it names is gone, say
+                    raise full from refused
                 return True
         raise full
 

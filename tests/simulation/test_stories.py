@@ -1276,6 +1276,26 @@ def test_a_deletion_in_doubt_is_ended_although_devices_of_the_consumer_have_vani
         assert not story.held("web3")
 
 
+def test_a_release_ends_a_repair_in_doubt_whose_providers_are_gone() -> None:
+    """Seed 200314: Placement takes neither what the consumer holds nor the repair."""
+    with Story("a") as story:
+        a = story.host("a")
+        a.gate_lets_in("web2", **BOTH)
+        a.gate_lets_in("web3", **BOTH)
+        a.reshapes("by cell")
+        story.narrows_allocation("web3")
+        story.waits(5)
+        story.next_write("a", Fate.LOST)
+        with story.meanwhile():
+            a.audits()
+            a.reshapes("nested")
+            story.answers_come()
+        a.loses_functions()
+        a.guest_goes("web3")
+        story.comes_to_rest()
+        assert not story.held("web3")
+
+
 @pytest.mark.parametrize(("fate", "later_s"), ONCE_OR_LATE)
 def test_the_release_of_a_moving_instance_is_ended_although_devices_have_vanished(
     fate: Fate, later_s: float

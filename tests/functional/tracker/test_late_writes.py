@@ -32,7 +32,7 @@ from agent.tracker.guarded_write import (
     KEPT_S,
     REPEATED_GENERATION_MAX,
 )
-from agent.tree import Inventory
+from agent.tree import Inventory, Provider
 
 DONE, CONFLICT = 204, 409
 
@@ -344,6 +344,24 @@ def test_where_the_host_shrank_the_release_itself_ends_an_unanswered_grow(kit: K
     shrink(kit)
     assert kit.tracker.release(asked.consumer)
     assert is_empty(kit), "nothing of it is counted or followed up any more"
+    assert late.execute() == CONFLICT and is_empty(kit)
+
+
+def test_the_release_itself_ends_an_unanswered_repair_that_named_a_provider_that_is_gone(kit: Kit) -> None:
+    """Placement refuses what the consumer holds, and the repair as well: a provider of it is gone."""
+    asked = request(VCPU=2)
+    kit.tracker.claim(asked)
+    kit.raw.create_provider(Provider(uuid_of("card"), "card"))
+    kit.raw.put_inventories(uuid_of("card"), 0, {"SRIOV_NET_VF": Inventory(4)})
+    held = kit.raw.allocations_of(asked.consumer)
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
+        both = {**held.allocations, uuid_of("card"): {"SRIOV_NET_VF": 1}}
+        kit.tracker.heal(replace(held, allocations=both))
+    shrink(kit)
+    kit.raw.delete_provider(uuid_of("card"))
+    assert kit.tracker.release(asked.consumer)
+    assert is_empty(kit), "nothing of it is counted or followed up any more"
+    kit.raw.create_provider(Provider(uuid_of("card"), "card"))
     assert late.execute() == CONFLICT and is_empty(kit)
 
 
