@@ -496,6 +496,20 @@ class DeclaredCarving:
         return addresses is not None and (not addresses or bool(addresses & {function, card}))
 
 
+ROOT_SIGHT = Path("var/lib/plimsoll-devices/seen.json")
+"""Below the host's root: the file with a `RootSight`, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class RootSight:
+    """What only root sees of devices; `plimsoll devices apply` writes it, and the agent reads it.
+
+    `migrates` {function: {its driver of VFIO: whether the kernel says that this one migrates it}}.
+    """
+
+    migrates: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceSigns:
     """What the kernel shows of the health of a PCI device, or of a cell's memory; None is not known.

@@ -27,7 +27,8 @@ from agent.carving.carving import (
 from agent.carving.cpus import CpuHolds, CpuStep, cpu_steps, managed_cpus, state_of_down
 from agent.carving.files import read_cpu_file
 from agent.carving.kernel import CpuKernel, Kernel
-from agent.driver import DeclaredCarving, HostSettings
+from agent.codec import encode
+from agent.driver import DeclaredCarving, HostSettings, RootSight
 from agent.durable.files import make_directory, write_atomically
 from agent.errors import StateError, UsageError
 from agent.json_checks import read_list
@@ -37,6 +38,7 @@ FILE = Path("run/plimsoll-devices/journal.json")
 SIZE_MAX = 2**22
 LOCK = "lock"
 LOCK_MODE = 0o600
+TOLD_MODE = 0o755
 
 
 class CarvingJournal:
@@ -162,6 +164,15 @@ class Carver:
                 failed[step.subject] = f"{step.function}: cannot {step.text}: {error.strerror or error}."
         self.journal.end()
         return Carved(tuple(taken), tuple(failed.values()), found.refusals)
+
+    def tell(self, path: Path) -> tuple[str, ...]:
+        """Write what only root sees of devices into the file, for the agent; sentences on what fails."""
+        try:
+            path.parent.mkdir(mode=TOLD_MODE, parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(encode(RootSight, self.kernel.sight()), indent=1) + "\n", 0o644)
+        except OSError as error:
+            return (f"{path} cannot be written: {error.strerror}; the agent does not know what it says.",)
+        return ()
 
     def _look(self, unfinished: Iterable[Step]) -> Plan:
         unfinished = tuple(unfinished)

@@ -30,6 +30,7 @@ from pathlib import Path
 from agent.carving.carving import NAME, NUMBER, Mdev, MigInstance, Seen, SeenFunction, Sight, Step, StepKind
 from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
 from agent.device_names import DASHED_UUID, MIG_INSTANCE, PCI_ADDRESS, PORT, is_vfio, vgpu_gib
+from agent.driver import RootSight
 from agent.durable.files import entries, link_name, read_number, read_text, sriov_profile, vram_quota
 from agent.durable.netlink import read_ports, set_port
 from agent.errors import UsageError, counted, plain
@@ -106,6 +107,7 @@ class Kernel:
         self._probe = sys / "bus" / "pci" / "drivers_probe"
         self._drivers = sys / "bus" / "pci" / "drivers"
         self._mdevs = sys / "bus" / "mdev" / "devices"
+        self._shown = sys / "kernel" / "debug" / "vfio"
         self._wait_s = wait_s
         self._nvidia_smi = NvidiaSmi()
         self._mig: dict[str, Mapping[str, MigInstance] | None] = {}
@@ -133,6 +135,20 @@ class Kernel:
             instances, problem = self._mig.get(address), self._nvidia_smi.problem(address)
             functions[address] = replace(function, port=port, mig=instances, mig_problem=problem)
         return Seen(functions, dict(self._existing_mdevs()))
+
+    def sight(self) -> RootSight:
+        """What only root sees of devices now.
+
+        VFIO shows each device from its binding on, and `migration` below it if the driver migrates it.
+
+        Source: drivers/vfio/debugfs.c of Linux, from 6.8 on, and `_vfio_register_dev` of vfio_main.c
+        """
+        migrates = {
+            shown.name: {link_name(self._devices / shown.name / "driver"): (shown / "migration").is_dir()}
+            for shown in entries(self._shown)
+            if PCI_ADDRESS.fullmatch(shown.name)
+        }
+        return RootSight(migrates)
 
     def do(self, step: Step) -> None:
         """Take the step, and see that the kernel did it.

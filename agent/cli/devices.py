@@ -183,6 +183,8 @@ def _look(args: Namespace) -> Plan:
 
 def apply_to_cards(args: Namespace) -> ExitCode:
     """Do what is to be done, until the agent's file asks for no more than the last round made."""
+    from agent.driver import ROOT_SIGHT
+
     if args.dry_run:
         return plan_cards(args)
     steps: tuple[Step, ...] = ()
@@ -194,13 +196,16 @@ def apply_to_cards(args: Namespace) -> ExitCode:
             needed, carver = carver.needed, _carver(args)
             if carver.needed == needed:
                 break
+        failures = (
+            last.failures if args.mixed_size else (*last.failures, *carver.tell(args.root / ROOT_SIGHT))
+        )
     answer = {
         "steps": _card_steps(steps),
-        "failures": list(last.failures),
+        "failures": list(failures),
         "refusals": list(last.refusals),
     }
-    show(args, answer, lambda _: _end(steps, (*last.failures, *last.refusals)))
-    if last.failures:
+    show(args, answer, lambda _: _end(steps, (*failures, *last.refusals)))
+    if failures:
         return ExitCode.FAILED
     return ExitCode.REFUSED if last.refusals else ExitCode.DONE
 

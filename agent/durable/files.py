@@ -225,7 +225,7 @@ def _sync(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, mode: int = FILE_MODE) -> None:
     """Replace the file's content by `text`, which survives a power cut after this returns. Raises OSError.
 
     What is no regular file, such as a pipe or /dev/null, takes the text and is not replaced.
@@ -237,6 +237,7 @@ def write_atomically(path: Path, text: str) -> None:
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(descriptor, mode)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

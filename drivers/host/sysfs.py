@@ -18,6 +18,7 @@ https://docs.kernel.org/driver-api/nvdimm/nvdimm.html and
 https://docs.kernel.org/admin-guide/mm/hugetlbpage.html
 """
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,9 +28,10 @@ from functools import cache
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
+from agent.codec import decode
 from agent.cpuset import parse_cpu_set
 from agent.device_names import DASHED_UUID, PCI_ADDRESS, address_of, is_vfio
-from agent.driver import DescribedProvider, DeviceSigns, GroupMember, HostDevice, PassedDevice
+from agent.driver import DescribedProvider, DeviceSigns, GroupMember, HostDevice, PassedDevice, RootSight
 from agent.durable.files import entries, link_name, read_bytes, read_number, read_text, vram_quota
 from agent.durable.netlink import read_ports
 from agent.errors import DriverDataError, UsageError
@@ -147,6 +149,7 @@ _CC_MODES = {0: "off", 1: "on", 3: "devtools"}
 _COMMAND, _MEMORY_SPACE = 4, 2
 _DEFAULT_ROUTE = "00000000"
 _DEPTH_MAX = 8
+SIGHT_SIZE_MAX = 2**20
 
 _SAFE = re.compile(r"[A-Za-z0-9_.:-]*[A-Za-z0-9_-]", re.ASCII)
 _MAX_INSTANCE = re.compile(r"\bmax_instance=([0-9]{1,6})\b", re.ASCII)
@@ -177,15 +180,18 @@ def has_vfio(device: Path) -> bool:
 class Sysfs:
     """Reads PCI devices below `sys`, what the host mounts and routes below `proc`, drivers in `modules`.
 
-    `modules` is the folder of the running kernel's modules, None if unknown. Any thread may call.
+    `modules` is the folder of the running kernel's modules, `seen` the file of what root saw; None if
+    unknown. Any thread may call.
     """
 
-    def __init__(self, sys: Path, proc: Path, modules: Path | None = None) -> None:
+    def __init__(self, sys: Path, proc: Path, modules: Path | None = None, seen: Path | None = None) -> None:
         self._sys = sys
         self._proc = proc
         self._modules = modules
         self._devices = sys / "bus" / "pci" / "devices"
         self._aliases: tuple[int, tuple[tuple[str, str], ...]] = (0, ())
+        self._seen = seen
+        self._sight = (0, RootSight())
 
     def read(self, address: str, *, in_full: bool = True) -> HostDevice | None:
         """The device; None where the host has none at that address.
@@ -372,11 +378,25 @@ class Sysfs:
 
     # Migration
 
+    def root_sight(self) -> tuple[RootSight, str]:
+        """(what root saw last, why its file cannot be used now): then what it said before goes on."""
+        try:
+            stamp = self._seen.stat().st_mtime_ns if self._seen is not None else 0
+            if self._seen is not None and stamp != self._sight[0]:
+                with self._seen.open(encoding="utf-8") as file:
+                    self._sight = (stamp, decode(RootSight, json.loads(file.read(SIGHT_SIZE_MAX))))
+        except FileNotFoundError:
+            self._sight = (0, RootSight())
+        except (OSError, ValueError, UsageError) as error:
+            why = f"{self._seen} cannot be used ({error}): `plimsoll devices apply`, as root, writes it anew."
+            return self._sight[1], why
+        return self._sight[1], ""
+
     def migration_driver(self, address: str) -> str | None:
         """The driver of VFIO that can migrate this very device; None where none is known to.
 
         It is the one that is bound, else the one that libvirt (from 10.0) binds when a guest starts. A kernel
-        that shows whether the bound one migrates (debugfs, Linux 6.8, for root) decides.
+        that shows whether the bound one migrates (debugfs, Linux 6.8) decides: to root, who looks or looked.
 
         Source: Documentation/ABI/testing/debugfs-vfio of Linux, and the device tables of its drivers/vfio.
         """
@@ -387,6 +407,9 @@ class Sysfs:
             with suppress(OSError):  # only root may look
                 if shown.is_dir():
                     return bound if (shown / "migration").is_dir() else None
+            migrates = self.root_sight()[0].migrates.get(address, {}).get(bound)
+            if migrates is not None:
+                return bound if migrates else None
         else:
             alias = (read_text(path / "modalias") or "").replace("pci:", "vfio_pci:", 1)
             driver = next((name for pattern, name in self._vfio_aliases() if fnmatchcase(alias, pattern)), "")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from agent.device_names import address_of
 from agent.driver import (
+    ROOT_SIGHT,
     CarvedUnit,
     DeclaredCarving,
     Description,
@@ -102,7 +103,9 @@ class LibvirtDriver(Driver):
             options.cpuless_memory,
         )
         self._health_checks = health_checks(settings.options)
-        self._sysfs = Sysfs(Path(options.sysfs_path), PROC, MODULES / os.uname().release)
+        self._sysfs = Sysfs(
+            Path(options.sysfs_path), PROC, MODULES / os.uname().release, Path("/", ROOT_SIGHT)
+        )
         self._boot_id = boot_id()
         restore = bool(settings.options.get("devices", {}).get("restore_mdevs", True))
         self._restore_mdevs = restore and not settings.read_only
@@ -271,6 +274,7 @@ class LibvirtDriver(Driver):
             *unusable_modes(model.description.providers, facts.guests),
             *lacking_pages(facts.capabilities.cells, self._settings.host_settings.reserved_huge_pages),
             *absent_cpus(model.topology.cells, self._settings.host_settings),
+            *filter(None, self._sysfs.root_sight()[1:]),
         )
 
     def disk_free_gb(self) -> int | None:

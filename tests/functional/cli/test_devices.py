@@ -30,7 +30,7 @@ from agent.carving.files import PLAN_NAME, write_plan_file
 from agent.carving.kernel import Kernel
 from agent.cli.parser import build, defaults
 from agent.config.settings import load
-from agent.driver import CarvedUnit
+from agent.driver import ROOT_SIGHT, CarvedUnit
 from agent.errors import ExitCode
 from agent.state.operators import Cordon
 from drivers.fake.host import Gpu
@@ -202,6 +202,7 @@ mdev_class = CUSTOM_VGPU_8
 [mdev_nvidia-471]
 mdev_class = CUSTOM_VGPU_10
 """
+CARD_VFS = [CARD.vf_address(number) for number in range(2)]
 MDEV = "00000000-0000-0000-0000-000000000001"
 OPTIONS = """
 [devices]
@@ -259,6 +260,25 @@ def test_a_plan_is_shown_then_applied_then_there_is_nothing_to_do(host: Host) ->
     for words in (("plan",), ("apply",), ("assert",)):
         again = host.run(*words)
         assert (again.returncode, again.stdout) == (ExitCode.DONE, "nothing to do\n")
+
+
+def test_what_only_root_sees_of_devices_is_written_for_the_agent_to_read(host: Host) -> None:
+    """Functions that VFIO has from this boot on are among it; a run after a claim writes nothing."""
+    file, shown = host.root / ROOT_SIGHT, host.root / "sys" / "kernel" / "debug" / "vfio"
+    assert host.run("apply", "--mixed-size").returncode == ExitCode.DONE and not file.exists()
+    for address, migrates in zip(CARD_VFS, (True, False), strict=True):
+        (shown / address / "migration" if migrates else shown / address).mkdir(parents=True)
+    (shown / "0a1b-not-pci").mkdir()
+    assert host.run("plan").returncode == ExitCode.DRIFT_FOUND and not file.exists()
+    assert host.run("apply").returncode == ExitCode.DONE
+    assert json.loads(file.read_text())["migrates"] == {
+        address: {"vfio-pci": migrates} for address, migrates in zip(CARD_VFS, (True, False), strict=True)
+    }
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o644, 0o755)
+    file.unlink()
+    file.mkdir()
+    failed = host.run("apply")
+    assert failed.returncode == ExitCode.FAILED and f"not done: {file} cannot be written" in failed.stdout
 
 
 def test_the_flag_before_the_verb_keeps_apply_from_writing(host: Host) -> None:

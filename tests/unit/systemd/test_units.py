@@ -11,10 +11,13 @@ from kits.paths import CHECKOUT
 
 from agent.carving.files import CPUS_NAME, PLAN_NAME
 from agent.config.options import all_options, driver_classes
+from agent.driver import ROOT_SIGHT
 
 SYSTEMD = CHECKOUT / "systemd"
 AGENTS = ("plimsoll-agent.service", "plimsoll-reshape.service")
 DEVICES = "plimsoll-devices.service"
+TOLD = {f"StateDirectory={ROOT_SIGHT.parent.name}", "StateDirectoryMode=0755"}
+"""What root sees of devices is for the agent to read."""
 MIXED_VGPUS = "plimsoll-mixed-vgpus.service"
 MIXED_VGPUS_PATH = "plimsoll-mixed-vgpus.path"
 CPUS, CPUS_PATH = "plimsoll-cpus.service", "plimsoll-cpus.path"
@@ -98,7 +101,7 @@ def test_what_carves_runs_as_root_with_one_capability_and_without_network_or_sec
 
 def test_both_units_that_write_to_cards_are_shut_in_the_same_way() -> None:
     boot, claims = ({line for line in lines(unit) if SANDBOX.match(line)} for unit in (DEVICES, MIXED_VGPUS))
-    assert boot == claims
+    assert boot == claims | TOLD
     assert "RuntimeDirectory=plimsoll-devices" in lines(MIXED_VGPUS), "one journal and one lock"
 
 
@@ -115,7 +118,7 @@ def test_a_claim_starts_what_makes_its_vgpu_however_many_come_in_a_row() -> None
 
 def test_what_changes_cpus_is_shut_in_as_what_carves_cards_and_reaches_no_network() -> None:
     cards, cpus = ({line for line in lines(unit) if SANDBOX.match(line)} for unit in (DEVICES, CPUS))
-    assert cpus - cards == {"PrivateNetwork=yes"} and cards <= cpus
+    assert cpus - cards == {"PrivateNetwork=yes"} and cards - TOLD <= cpus
 
 
 def test_a_claim_of_cpus_starts_what_brings_them_up_however_many_come_in_a_row() -> None:

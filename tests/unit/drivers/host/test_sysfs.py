@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,14 @@ from typing import Any
 import pytest
 from kits.pci_tree import PciTree, recorded_tree
 
-from agent.driver import DescribedInventory, DescribedProvider, DeviceSigns, GroupMember, HostDevice
+from agent.driver import (
+    DescribedInventory,
+    DescribedProvider,
+    DeviceSigns,
+    GroupMember,
+    HostDevice,
+    RootSight,
+)
 from agent.errors import DriverDataError, UsageError
 from drivers.host.sysfs import (
     CHECKS,
@@ -472,6 +480,31 @@ def test_the_kernel_decides_for_a_vendors_own_driver_of_vfio_too(
     for made in (folder,) * shown + (folder / "migration",) * migration:
         made.mkdir(parents=True)
     assert read(tree, GPU).migration_driver == driver
+
+
+def test_what_root_saw_of_a_bound_device_decides_for_an_agent_that_may_not_look(tree: PciTree) -> None:
+    """Of another driver than the one that is bound now the file says nothing; a bad one changes nothing."""
+    tree.add(WHOLE)
+    tree.add(NIC, "mlx5_vfio_pci", 1, pf=WHOLE)
+    tree.add(GPU, "vfio-pci", 2)
+    tree.add(SOUND, "new_vfio_pci", 3)
+    file = tree.root / "seen.json"
+    sysfs = Sysfs(tree.sys, tree.proc, tree.modules, file)
+
+    def migrating() -> list[str | None]:
+        return [sysfs.migration_driver(address) for address in (NIC, GPU, SOUND)]
+
+    by_name = ["mlx5_vfio_pci", None, None]
+    assert migrating() == by_name and sysfs.root_sight() == (RootSight(), "")
+    seen = {NIC: {"mlx5_vfio_pci": False}, GPU: {"other_vfio_pci": True}, SOUND: {"new_vfio_pci": True}}
+    for number, text in enumerate((json.dumps({"migrates": seen}), "{", "[]", '{"migrates": {"a": 1}}'), 1):
+        file.write_text(text)
+        os.utime(file, (number, number))
+        assert migrating() == [None, None, "new_vfio_pci"], text
+        assert ("cannot be used" in sysfs.root_sight()[1]) == (number > 1)
+    assert Sysfs(tree.sys, tree.proc, tree.modules, file).migration_driver(NIC) == "mlx5_vfio_pci"
+    file.unlink()
+    assert migrating() == by_name and sysfs.root_sight()[1] == ""
 
 
 @pytest.mark.parametrize(("version", "branch"), [("550.54.16", "550"), ("", ""), ("next", ""), (None, "")])
