@@ -826,11 +826,24 @@ class Oracle:
                 )
 
     def _holds_use_of_another(self, host: Host, migration: str) -> bool:
-        """Whether it holds other than its guest uses, and just what another guest uses that moved away."""
-        holds = _sum(self.network.holdings().get(migration, {}))
-        return holds != Counter(host.guests[self.party(migration)].resources) and any(
+        """Whether it holds just what another guest uses that moved away, and other than its own guest uses.
+
+        Or its instance has a second place here, of its own or of another migration, as where another client
+        wrote it anew. Placement shows neither that write nor whose a migration is, and beside a place of the
+        instance's own it "is another instance's" (docs/moves.md).
+        """
+        held, instance = self.network.holdings(), self.party(migration)
+        holds, providers = _sum(held.get(migration, {})), self.network.model.providers
+        is_second = any(
+            who != migration
+            and self.party(who) == instance
+            and any(providers[uuid].root_uuid == host.uuid for uuid in place)
+            for who, place in held.items()
+        )
+        return (is_second or holds != Counter(host.guests[instance].resources)) and any(
             holds == Counter(guest.resources) and self._lives_elsewhere(host, who)
             for who, guest in host.guests.items()
+            if who != instance
         )
 
     def _claims_have_their_places(self, host: Host, rows: Mapping[str, Row]) -> None:

@@ -669,6 +669,8 @@ class Story:
         )
         if guest is None or row is None or host == target or not moving:
             return
+        if not row.allocations.keys() & self.network.holdings().get(uuid, {}).keys():
+            self.oracle.disturbed.add(uuid)  # a later move took its instance onward, and it goes back alone
         self.hosts[host].drop_guest(uuid)
         self.hosts[target].put_guest(uuid, replace(guest, units=tuple(sorted(row.units))))
 

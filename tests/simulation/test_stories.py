@@ -711,6 +711,24 @@ def test_a_revert_that_is_repeated_does_not_take_back_from_a_third_host() -> Non
         assert story.held("web1") == WEB and story.claim_of("c", "web1") is not None
 
 
+def test_a_guest_that_goes_back_by_itself_after_a_move_onward_is_found_to_have_moved_away() -> None:
+    """Seed 201100: its host has not learned yet that both moves were confirmed."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert b.claims("web1", VCPU=1, PGPU=1).granted
+        b.guest_starts("web1")
+        assert a.begins_move("web1", "move1", "cold_migrate", VCPU=1, PGPU=1).granted
+        b.guest_moves("web1", "a")
+        assert b.confirms("move1").granted
+        assert b.begins_move("web1", "move2", "resize", PCPU=2, MEMORY_MB=1024).granted
+        a.guest_moves("web1", "b")
+        assert b.confirms("move2").granted
+        b.guest_moves("web1", "a")
+        story.comes_to_rest()
+        (finding,) = a.audits().value.findings
+        assert finding.kind == "moved away" and story.held("web1") == {"PCPU": 2, "MEMORY_MB": 1024}
+
+
 def test_a_resize_that_a_kill_interrupted_is_not_forgotten_after_a_move_onward() -> None:
     """The begin was executed; before the agent is back, another host takes the instance over."""
     with Story() as story:
@@ -1001,6 +1019,27 @@ def test_no_second_audit_deletes_a_migration_because_the_first_gave_its_guest_a_
             story.waits(60)
         assert story.held("foreign1") == {"VCPU": 1, "MEMORY_MB": 1024}
         story.comes_to_rest()
+
+
+@pytest.mark.parametrize("moves_again", [False, True])
+def test_a_second_place_of_an_instance_looks_like_that_of_another_guest_which_moved_away(
+    moves_again: bool,
+) -> None:
+    """Seed 202075: Placement shows neither that an admin deleted web1 in between nor whose foreign1 is."""
+    alone = {"VCPU": 1, "MEMORY_MB": 1024, "SRIOV_NET_VF": 1}
+    with Story() as story, story.meanwhile():
+        a = story.host("a")
+        for web in ("web1", "web2"):
+            a.schedules(web, **alone)
+            a.stranger_starts(web, **alone)
+            a.control_plane_moves(web, "b", f"foreign{web[-1]}")
+        story.deletes_allocation("foreign2")
+        story.deletes_allocation("web1")
+        a.schedules("web1", **alone)
+        if moves_again:
+            a.control_plane_moves("web1", "b", "foreign3")
+        story.comes_to_rest()
+        assert story.held("foreign1") == alone
 
 
 def test_a_control_plane_moves_a_guest_that_the_gate_let_in_before_its_record_was_lost() -> None:
