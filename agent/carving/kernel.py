@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from agent.carving.carving import NAME, NUMBER, Mdev, MigInstance, Seen, SeenFunction, Sight, Step, StepKind
 from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
@@ -89,7 +90,8 @@ QUANTA = re.compile(r"[0-9]{1,9}/[0-9]{1,9}", re.ASCII)
 _VGPU_NAME = re.compile(r"^([0-9]{1,9}) *: *(\S.*?) *$", re.ASCII | re.MULTILINE)
 _FRAME_BUFFER = re.compile(r"\bframebuffer=([0-9]{1,9})M\b", re.ASCII)
 _MIG_LINE = re.compile(r"\bMIG (\S+) +[0-9]+ +([0-9]{1,9}) +([0-9]{1,3}):([0-9]{1,3})\b", re.ASCII)
-_COMPUTE_LINE = re.compile(r"^\| +[0-9]+ +([0-9]{1,9}) +MIG ", re.ASCII | re.MULTILINE)
+_COMPUTE_LINE = re.compile(r"^\| +[0-9]+ +([0-9]{1,9}) +MIG \S+ +[0-9]+ +[0-9]+\b", re.ASCII | re.MULTILINE)
+_TABLE_LINE = re.compile(r"^\|.* MIG ", re.MULTILINE)
 _NO_MIG_LINE = re.compile(r"No (?:GPU|compute) instances found")
 _NO_OVERRIDE = "(null)"
 _LAST_FUNCTION = 0xFFFF
@@ -459,8 +461,8 @@ def run_tool(program: str, *words: str) -> str:
 class NvidiaSmi:
     """What nvidia-smi says of MIG, and does.
 
-    Where it fails it is asked again: a boot may not have come so far. Where it cannot be run, does not end or
-    does not stop printing, it is not run again for that card.
+    Where it fails it is asked again: a boot may not have come so far. Where it cannot be run, does not end,
+    does not stop printing or prints something else than its table, it is not run again for that card.
     """
 
     def __init__(self) -> None:
@@ -472,7 +474,7 @@ class NvidiaSmi:
         return str(error.strerror) if error and (later or error.errno != errno.EIO) else ""
 
     def ask(self, card: str, *words: str) -> str:
-        """As of `run_tool`: what `nvidia-smi mig` prints of the card, nothing where it lists none."""
+        """As of `run_tool`: what `nvidia-smi mig` prints of the card, also where it says that it has none."""
         if self.problem(card):
             raise self._problems[card]
         self._problems.pop(card, None)
@@ -480,17 +482,27 @@ class NvidiaSmi:
             return run_tool(NVIDIA_SMI, "mig", "-i", card, *words)
         except OSError as error:
             if _NO_MIG_LINE.search(str(error.strerror)):
-                return ""
+                return str(error.strerror)
             self._problems[card] = error
             raise
 
     def instances(self, card: str) -> dict[str, MigInstance] | None:
         """The MIG instances of the card, such as 3g.20gb:4; None where it has no MIG mode or does not say."""
-        try:
-            rows = _MIG_LINE.findall(self.ask(card, "-lgi"))
-            computing = set(_COMPUTE_LINE.findall(self.ask(card, "-lci"))) if rows else set()
-        except OSError:
-            return None
+        tables: list[list[Any]] = []
+        for word, row in (("-lgi", _MIG_LINE), ("-lci", _COMPUTE_LINE)):
+            try:
+                said = self.ask(card, word)
+            except OSError:
+                return None
+            tables.append(row.findall(said))
+            if _NO_MIG_LINE.search(said):
+                break
+            if not tables[-1] or len(tables[-1]) != len(_TABLE_LINE.findall(said)):
+                shown = plain(" ".join(said.split())[:200])
+                problem = f"`nvidia-smi mig {word}` prints no table of them: {shown or 'nothing'}"
+                self._problems[card] = OSError(errno.EBADMSG, problem)
+                return None
+        rows, computing = tables[0], set(tables[-1])
         return {
             f"{name}:{start}": MigInstance(
                 number, range(int(start), int(start) + int(size)), number in computing

@@ -279,7 +279,10 @@ def on_gpu(kind: StepKind, value: str, unit: str = "") -> Step:
         (NONE, 6, {}),
         (OFF, 6, None),
         ("", 9, None),
-        ("half of a | MIG 3g.20gb  9", 0, {}),
+        (NONE, 0, {}),
+        ("half of a | MIG 3g.20gb  9", 0, None),
+        (LISTED + "|   0  MIG 3g.20gb", 0, None),
+        ("", 0, None),
     ],
 )
 def test_what_nvidia_smi_does_not_list_is_not_there(
@@ -293,6 +296,17 @@ def test_what_nvidia_smi_does_not_list_is_not_there(
     calls = nvidia_smi(tmp_path, monkeypatch, f"cat {tmp_path}/said", f"exit {code}")
     assert NvidiaSmi().instances(GPU) == found
     assert calls.read_text() == "mig -i 0000:84:00.0 -lgi\n"
+
+
+@pytest.mark.parametrize("said", ["", "Segmentation fault", COMPUTING + "|   0  9  MIG "])
+def test_instances_whose_compute_instances_are_not_told_are_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    nvidia_smi(tmp_path, monkeypatch, lists(tmp_path))
+    (tmp_path / "compute").write_text(said)
+    asked = NvidiaSmi()
+    assert asked.instances(GPU) is None, "none is taken for one without a compute instance"
+    assert asked.problem(GPU).startswith("`nvidia-smi mig -lci` prints no table of them: ")
 
 
 def test_a_mig_instance_is_created_in_its_place_with_a_compute_instance(
@@ -337,6 +351,7 @@ def test_what_nvidia_smi_refuses_is_told_in_its_words(
         (("sleep 60 & echo $! >child; exit 0",), "nvidia-smi does not end within 1 s"),
         (("exec >&- 2>&-; echo $$ >child; sleep 60",), "nvidia-smi does not end within 1 s"),
         (("yes",), "nvidia-smi prints more than 1048576 bytes"),
+        (("echo 0xDEADBEEF",), "`nvidia-smi mig -lgi` prints no table of them: 0xDEADBEEF"),
     ],
 )
 def test_a_card_that_nvidia_smi_does_not_answer_for_keeps_no_other_from_its_steps(
