@@ -940,6 +940,8 @@ class Book:
     def free(self, uuid: str, name: str, consumer: str) -> int:
         """The amount of the class `name` that the consumer could have there, with what it already has."""
         own = self._own(consumer).get(uuid, {}).get(name, 0)
+        if name in self.host.withheld.get(uuid, ()):
+            return own
         return max(0, self._capacity(uuid, name) - self._used.get(uuid, {}).get(name, 0) + own)
 
     def memory_shortfalls(self, consumer: str, memory: Collection[UsedMemory]) -> tuple[Shortfall, ...]:
@@ -1153,15 +1155,21 @@ class Book:
         return use_of(row, self._place, self._counted_once(consumer).get(consumer, ())).amounts
 
     def _without(self, own: Usages) -> Usages:
-        """The needs of all rows without this part of them."""
+        """The needs of all rows without this part of them; of what is withheld, all but this part.
+
+        What a release frees of that is reserved in the next pass, and given to no consumer before it.
+        """
+        used: Usages = self._used
+        if self.host.withheld:
+            withheld = self.host.withheld.items()
+            whole = {uuid: {name: self._capacity(uuid, name) for name in names} for uuid, names in withheld}
+            used = largest((used, whole))
         if not own:
-            return self._used
+            return used
         return {
-            **self._used,
+            **used,
             **{
-                uuid: {
-                    name: amount - own[uuid].get(name, 0) for name, amount in self._used.get(uuid, {}).items()
-                }
+                uuid: {name: amount - own[uuid].get(name, 0) for name, amount in used.get(uuid, {}).items()}
                 for uuid in own
             },
         }

@@ -23,7 +23,7 @@ from agent.placement.slot_search import SlotRules, SlotSearch, Steps
 from agent.providers.divided_cards import CardStock
 from agent.providers.limits import Caps
 from agent.providers.reservations import WaysOf, can_give_together, excluding_class, room
-from agent.shapes import Units, Usages
+from agent.shapes import Classes, Units, Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
 SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
@@ -40,8 +40,8 @@ class ProviderIndex:
     the classes that exclude each other on a provider. `bound` is {group suffix: uuids of the only providers
     that may serve the group}, `cordoned` {provider uuid: {class: number}} are the idle units that are
     withheld: cordoned by an operator, or unhealthy. `cards` {provider uuid: what is left} are cards whose
-    classes share their room, `caps` {class: most} hold for the whole host. The index is made once for each
-    tree.
+    classes share their room, `caps` {class: most} hold for the whole host. `withheld` are the classes of
+    which a consumer gets no more than it has, see `DescribedProvider`. The index is made once for each tree.
     """
 
     tree: ProviderTree
@@ -53,6 +53,7 @@ class ProviderIndex:
     cordoned: Usages = field(default_factory=dict)
     cards: Mapping[str, CardStock] = field(default_factory=dict)
     caps: Caps = field(default_factory=dict)
+    withheld: Classes = field(default_factory=dict)
 
     @classmethod
     def of(cls, tree: ProviderTree, root: str | None = None, ways: WaysOf | None = None) -> "ProviderIndex":

@@ -22,7 +22,7 @@ from agent.device_names import CPULESS_MEMORY, is_page_class, page_class
 from agent.driver import Cell, Guest, Topology, UsedMemory
 from agent.providers.divided_cards import Card
 from agent.providers.reservations import WaysOf
-from agent.shapes import Allocations, UnitsToMake, Usages
+from agent.shapes import Allocations, Classes, UnitsToMake, Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
 CELL_CLASSES = ("VCPU", "PCPU", "MEMORY_MB")
@@ -41,8 +41,8 @@ class HostLayout:
     """What the driver describes of the host in addition to its inventories.
 
     `of_provider` is {provider uuid: id of its NUMA cell}, `ways` {provider uuid: classes that exclude each
-    other}, `to_make` {provider uuid: units that do not exist yet} and `cards` {provider uuid: card whose
-    classes share its room}; see `DescribedProvider`.
+    other}, `to_make` {provider uuid: units that do not exist yet}, `cards` {provider uuid: card whose
+    classes share its room} and `withheld` {provider uuid: classes}; see `DescribedProvider`.
     """
 
     topology: Topology
@@ -50,6 +50,7 @@ class HostLayout:
     ways: WaysOf = field(default_factory=dict)
     to_make: UnitsToMake = field(default_factory=dict)
     cards: Mapping[str, Card] = field(default_factory=dict)
+    withheld: Classes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

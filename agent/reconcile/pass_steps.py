@@ -656,4 +656,6 @@ def _moving(desired: Desired) -> frozenset[tuple[str, str]]:
 def _layout(seen: HostView, resolved: ResolvedDescription) -> HostLayout | None:
     if seen.topology is None:
         return None
-    return HostLayout(seen.topology, resolved.cells, resolved.ways, resolved.to_make, resolved.cards)
+    return HostLayout(
+        seen.topology, resolved.cells, resolved.ways, resolved.to_make, resolved.cards, resolved.withheld
+    )

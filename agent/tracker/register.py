@@ -315,7 +315,7 @@ class Register(BookView):
     ) -> None:
         """See `ResourceTracker.refresh`. Raises StateError where the journal cannot be read."""
         index = ProviderIndex.of(tree, self._journal.host_uuid(), layout.ways if layout else None)
-        host = replace(index, caps=caps)
+        host = replace(index, caps=caps, withheld=layout.withheld if layout else {})
         cells = HostCells.of(layout, host)
         with self._lock:
             self._book.refresh(host, held, units, cells, kept=kept, reading=reading)

@@ -115,6 +115,9 @@ def read_namespaces(sys: Path) -> tuple[PmemNamespace, ...]:
 MEMORY_KINDS = ("cxl", "hbm", "pmem", "other")
 """The kinds of memory of cells without CPUs; "other" is any of which the kernel does not say what it is."""
 
+UNKNOWN_KIND = "unknown"
+"""What such a cell has while a dax device, which may be of its memory, does not tell its cell."""
+
 _KINDS_OF_DAX = {"ndbus": "pmem", "dax_region": "cxl"}
 """{name, without its number, of a device above a dax device: kind of its memory}"""
 
@@ -123,8 +126,8 @@ _KINDS_OF_DAX = {"ndbus": "pmem", "dax_region": "cxl"}
 class MemoryCell:
     """What the kernel tells of a NUMA cell that has memory alone.
 
-    `kind` is one of MEMORY_KINDS. `near` is the nearest cell that has CPUs, at `distance` (10 is that of a
-    cell to itself); both are None where the kernel does not tell.
+    `kind` is one of MEMORY_KINDS, or UNKNOWN_KIND. `near` is the nearest cell that has CPUs, at `distance`
+    (10 is that of a cell to itself); both are None where the kernel does not tell.
     """
 
     kind: str = "other"
@@ -329,20 +332,20 @@ class Sysfs:
 
         Memory that a driver gave the kernel (daxctl's mode system-ram) is a dax device, whose place says what
         it is. That of the firmware is HBM if its table (HMAT) has a higher bandwidth for it than for the
-        memory of the nearest cell with CPUs.
+        memory of the nearest cell with CPUs. A device with the cell -1 has none.
         """
         kinds: dict[int | None, str] = {}
         for dax in entries(self._sys / "bus" / "dax" / "devices"):
             above = [part.rstrip("0123456789") for part in dax.resolve().parts]
             for name, kind in _KINDS_OF_DAX.items():
-                if name in above:
+                if name in above and read_text(dax / "target_node") != "-1":
                     kinds.setdefault(read_number(dax / "target_node"), kind)
         found, rate = {}, "access0/initiators/read_bandwidth"
         for cell in self._cells():
             near = self._nearest(cell)
             if near != cell:
                 own, other = (read_number(self._node(each) / rate) or 0 for each in (cell, near))
-                told = "hbm" if own > other > 0 else "other"
+                told = UNKNOWN_KIND if None in kinds else "hbm" if own > other > 0 else "other"
                 found[cell] = MemoryCell(kinds.get(cell, told), near, self._distances(cell).get(near))
         return found
 

@@ -46,7 +46,7 @@ from drivers.libvirt.describe.host import (
     with_devices_of_domain,
     with_other_devices,
 )
-from drivers.libvirt.describe.memory import unlisted_cells, unmatched_namespaces, write_namespaces
+from drivers.libvirt.describe.memory import unmatched_namespaces, unusable_cells, write_namespaces
 from drivers.libvirt.describe.options import (
     OPTIONS,
     LibvirtOptions,
@@ -270,7 +270,7 @@ class LibvirtDriver(Driver):
         return (
             *unmatched_options(model.devices, settings.devices),
             *unmatched_namespaces(model.pmem, settings.pmem),
-            *unlisted_cells(model.devices.memory_cells, facts.capabilities.cells),
+            *unusable_cells(model.devices.memory_cells, facts.capabilities.cells),
             *unusable_modes(model.description.providers, facts.guests),
             *lacking_pages(facts.capabilities.cells, self._settings.host_settings.reserved_huge_pages),
             *absent_cpus(model.topology.cells, self._settings.host_settings),

@@ -30,7 +30,7 @@ from agent.errors import SettingsError
 from drivers.host.domain_writer import DomainDocument, add_child, child, set_text
 from drivers.host.domain_xml import BYTES_PER_MIB, Domain
 from drivers.host.providers import HUGE_KIB, cell_provider_name
-from drivers.host.sysfs import MemoryCell, PmemNamespace
+from drivers.host.sysfs import UNKNOWN_KIND, MemoryCell, PmemNamespace
 from drivers.host.xml_parser import size_bytes
 from drivers.libvirt.xml import DomainCapabilities
 
@@ -330,8 +330,18 @@ def cpuless_providers(
         )
 
 
-def unlisted_cells(told: Iterable[int], cells: Collection[Cell]) -> Iterator[str]:
-    """A sentence on the cells of the kernel that libvirt lacks: it looks for cells when it starts."""
+def unusable_cells(told: Mapping[int, MemoryCell], cells: Collection[Cell]) -> Iterator[str]:
+    """Sentences on the cells of the kernel of which nothing is offered.
+
+    Those that libvirt lacks, because it looks for cells when it starts, and those of an unknown kind.
+    """
+    unknown = sorted(cell for cell, known in told.items() if known.kind == UNKNOWN_KIND)
+    if unknown:
+        yield (
+            f"Which kind of memory NUMA cell {format_cpu_set(unknown)} has is not known: `target_node` of a "
+            "device below /sys/bus/dax/devices is no number of a cell. Nothing more of it is offered until "
+            "the kernel tells it; `daxctl list` shows these devices."
+        )
     unlisted = sorted(frozenset(told) - {cell.id for cell in cells}) if cells else ()
     if unlisted:
         yield (

@@ -30,7 +30,7 @@ from agent.fleet.answer import AskedRequest, Verdict, where
 from agent.moves.states import MoveKind
 from agent.placement.client import ConsumerAllocations
 from drivers.host.domain_xml import read_needs
-from drivers.host.sysfs import MemoryCell, PmemNamespace
+from drivers.host.sysfs import MEMORY_KINDS, MemoryCell, PmemNamespace
 from drivers.libvirt.describe.bandwidth import parse_ovs
 from drivers.libvirt.describe.cards import FIRST_CPULESS, MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
@@ -807,9 +807,30 @@ def test_a_kind_that_is_not_offered_stays_with_those_who_have_some_of_it(stage: 
     stage.world.tracker.claim(replace(request(**{CPULESS: 256}), consumer=domain_uuid(1)))
     assert offered() == 1006
     stage.world.tracker.release(claims[0].consumer)
+    with pytest.raises(DoesNotFit, match="1 CUSTOM_CPULESS_MEMORY_MB asked, 0 free"):
+        stage.world.tracker.claim(request(**{CPULESS: 1}))  # also before the next pass
+    moved = stage.world.tracker.claim(replace(request(**{CPULESS: 50}), consumer=claims[1].consumer)).claim
+    assert moved.allocations == claims[1].allocations, "what a consumer has stays its own"
     assert offered() == 306
     with pytest.raises(DoesNotFit, match="1 CUSTOM_CPULESS_MEMORY_MB asked, 0 free"):
         stage.world.tracker.claim(request(**{CPULESS: 1}))
+
+
+def test_a_cell_whose_kind_the_kernel_does_not_tell_is_not_offered(stage: Stage) -> None:
+    """What is claimed of it stays, and it is offered again when the kernel tells."""
+    plug(stage, CELL)
+    stage.show(cpuless=MEMORY_KINDS)
+    claim = stage.world.tracker.claim(request(**{CPULESS: 700})).claim
+    stage.driver.facts = replace(stage.driver.facts, memory_cells={2: MemoryCell("unknown", 1, 24)})
+    stage.show()
+    provider = stage.world.tree().by_name(CXL)
+    assert provider is not None and "CUSTOM_MEMORY_UNKNOWN" in provider.traits
+    assert stage.world.placed(claim.consumer)[CXL] == {CPULESS: 700}
+    with pytest.raises(DoesNotFit, match="1 CUSTOM_CPULESS_MEMORY_MB asked, 0 free"):
+        stage.world.tracker.claim(request(**{CPULESS: 1}))
+    plug(stage, CELL)
+    stage.show()
+    stage.world.tracker.claim(request(**{CPULESS: 1}))
 
 
 def test_a_cell_that_is_plugged_in_is_no_reshape(stage: Stage) -> None:

@@ -337,6 +337,26 @@ def test_a_cell_that_is_half_there_is_told_as_far_as_it_can_be(tree: PciTree) ->
     assert Sysfs(tree.sys, tree.proc).memory_cells() == {1: MemoryCell("cxl")}
 
 
+@pytest.mark.parametrize("told", [None, "", "garbage", "0x1"])
+def test_a_dax_device_that_does_not_tell_its_cell_makes_kinds_unknown(
+    tree: PciTree, told: str | None
+) -> None:
+    """Any cell may be its; one whose own device tells it is known, and a device of another kind is none."""
+    tree.cells(node0="0-3", node1="", node2="")
+    region = "platform/ACPI0017:00/root0/decoder0.0/region{0}/dax_region{0}"
+    places = {f"dax{number}_0": (region.format(number), number) for number in (1, 2)}
+    tree.dax(**places, dax9_0=("platform/hmem.9", 9))
+    devices = tree.sys / "bus" / "dax" / "devices"
+    (devices / "dax9.0" / "target_node").write_text("garbage\n")
+    both = {1: MemoryCell("cxl"), 2: MemoryCell("cxl")}
+    assert Sysfs(tree.sys, tree.proc).memory_cells() == both
+    file = devices / "dax1.0" / "target_node"
+    file.unlink()
+    if told is not None:
+        file.write_text(f"{told}\n")
+    assert Sysfs(tree.sys, tree.proc).memory_cells() == {**both, 1: MemoryCell("unknown")}
+
+
 @pytest.mark.parametrize("distances", ["10 20", "10 x 30", ""])
 def test_distances_to_other_cells_than_there_are_count_for_none(tree: PciTree, distances: str) -> None:
     tree.cells(node0="0-3", node1="4-7", node2="")

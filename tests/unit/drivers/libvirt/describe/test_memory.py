@@ -20,7 +20,7 @@ from agent.driver import (
 )
 from agent.errors import SettingsError
 from drivers.host.domain_xml import Domain, DomainXml, guest_of, parse_domain
-from drivers.host.sysfs import PmemNamespace
+from drivers.host.sysfs import MemoryCell, PmemNamespace
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.host import describe_host, reportable_traits
 from drivers.libvirt.describe.memory import (
@@ -31,8 +31,8 @@ from drivers.libvirt.describe.memory import (
     needed_namespaces,
     parse_pmem_namespaces,
     tdx_slots,
-    unlisted_cells,
     unmatched_namespaces,
+    unusable_cells,
     with_context,
     with_epc,
     with_namespaces,
@@ -72,9 +72,12 @@ def test_each_label_is_a_class_and_each_name_a_unit_of_the_host() -> None:
 def test_cells_that_came_after_libvirt_started_are_told() -> None:
     """libvirt asks libnuma for cells once; seen with libvirt 11.3 and memory that was plugged into a cell."""
     listed = tuple(Cell(number, frozenset(), 512) for number in range(3))
-    assert list(unlisted_cells([2], listed)) == list(unlisted_cells([2], ())) == []
-    (sentence,) = unlisted_cells([2, 3, 4], listed)
+    told = {number: MemoryCell() for number in (2, 3, 4)}
+    assert list(unusable_cells({2: told[2]}, listed)) == list(unusable_cells(told, ())) == []
+    (sentence,) = unusable_cells(told, listed)
     assert "NUMA cell 3-4," in sentence and "Restart libvirtd" in sentence
+    (sentence,) = unusable_cells({2: MemoryCell("unknown")}, listed)
+    assert "NUMA cell 2 has is not known: `target_node`" in sentence and "Nothing more of it is" in sentence
 
 
 @pytest.mark.parametrize(
