@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 OF_A_REQUEST = ("groups", "group_policy", "same_subtree", "root_required", "topology", "pci")
 """What of a claim's request says what it needs, and not whose it is."""
+OF_CELLS = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
 PAUSED = "paused: new claims are refused until `plimsoll resume`"
 POLL_S = 2.0
 WAIT_MAX_S = 86400 * 100.0
@@ -278,11 +279,24 @@ def _explain(args: Namespace, client: Client, path: str, body: dict[str, Any]) -
                 short = {
                     shortfall["resource_class"] for shortfall in shortfalls if not shortfall.get("traits")
                 }
+                in_cells = any(" cell" in shortfall["reason"] for shortfall in shortfalls)
                 for resource_class, amount in each["asked"].items():
-                    if resource_class not in short:  # shown is the provider with the most free of the class
-                        free = [(_free(one, resource_class), one["name"]) for one in providers.values()]
-                        most, name = max(free, key=itemgetter(0), default=(0, NOTHING))
-                        rows.append((resource_class, amount, most, name, "would fit"))
+                    if resource_class in short:
+                        continue
+                    # Nothing else says of it what is free. Shown is the provider with the most.
+                    free = {one["name"]: _free(one, resource_class) for one in providers.values()}
+                    name, most = max(free.items(), key=itemgetter(1), default=(NOTHING, 0))
+                    can_give = amount <= most and all(
+                        amount <= one["inventories"][resource_class]["max_unit"]
+                        for one in providers.values()
+                        if one["name"] == name and resource_class in one["inventories"]
+                    )
+                    verdict = "would fit" if can_give else "not on one provider alone"
+                    if amount > sum(free.values()):
+                        verdict = "short: more than is free in all"
+                    elif in_cells and resource_class in OF_CELLS:
+                        verdict = "enough in all cells together"
+                    rows.append((resource_class, amount, most, name, verdict))
             for what, asked, left, where, reason in shortfall_rows(shortfalls):
                 rows.append((what, asked, left, where, f"short: {reason}"))
             yield from titled_lines(("RESOURCE CLASS", "ASKED", "FREE", "PROVIDER", "VERDICT"), rows, style)

@@ -240,21 +240,25 @@ def _groups(args: Namespace) -> Json:
             suffix, trait = "", text
         group = groups.setdefault(suffix, {"resources": {}})
         group.setdefault("required", []).append(trait)
-    subtrees = []
+    subtrees, given = [], frozenset(groups) - {""}
     for number, text in enumerate(args.same_subtree or ()):
         named, colon, traits = text.partition(":")
         suffixes = named.split(",")
+        unknown = next((suffix for suffix in suffixes if suffix not in given), None)
+        if unknown is not None:
+            raise UsageError(f"--same-subtree {text!r}: no --group has the suffix {unknown!r}")
+        if colon and not args.group_policy:
+            raise UsageError(
+                f"--same-subtree {text!r} needs --group-policy: isolate puts each group on a provider of its "
+                "own, none lets them share"
+            )
         if colon:
             suffixes.append(f"_top{number}")
             top = {"suffix": suffixes[-1], "resources": {}, "required": traits.split(",")}
             groups[suffixes[-1]] = top
         subtrees.append(suffixes)
-    body: Json = {"groups": list(groups.values())}
-    if subtrees:
-        body["same_subtree"] = subtrees
-    if args.group_policy:
-        body["group_policy"] = args.group_policy
-    return body
+    rules = {"same_subtree": subtrees, "group_policy": args.group_policy}
+    return {"groups": list(groups.values()), **{name: rule for name, rule in rules.items() if rule}}
 
 
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([A-Za-z]*)", re.ASCII)

@@ -74,6 +74,26 @@ def test_a_dry_run_explains_each_resource_and_claims_nothing(path: Path) -> None
     assert json.loads(plimsoll(path, "status", "-o", "json").stdout)["claims"]["count"] == 0
 
 
+def test_a_dry_run_says_of_no_class_that_it_would_fit_where_its_cells_stopped_the_search(
+    fresh: tuple[Sight, Path],
+) -> None:
+    """What is not free at all is short, and what guest cells need was not compared with each host cell."""
+    _, path = fresh
+    flavor = ("--flavor", "vcpus=200,memory_mb=512,disk_gb=1900")
+    specs = ("--spec", "hw:numa_nodes=2", "--spec", "resources:VGPU=2")
+    lines = plimsoll(path, "claim", "--dry-run", *flavor, *specs).stdout.splitlines()
+    assert lines[:5] == [
+        "it does not fit",
+        "RESOURCE CLASS  ASKED    FREE  PROVIDER  VERDICT",
+        "DISK_GB          1900    1800  kvm-07    short: more than is free in all",
+        "MEMORY_MB         512  130560  kvm-07    enough in all cells together",
+        "VGPU                2       8  kvm-07    would fit",
+    ]
+    assert all("guest cell" in line and line.startswith("VCPU") for line in lines[5:])
+    many = plimsoll(path, "claim", "--dry-run", "--resources", "VCPU=100", "--required", "CUSTOM_X").stdout
+    assert re.search(r"VCPU +100 +128 +kvm-07 +(short: max_unit is 32|not on one provider alone)", many)
+
+
 def test_a_body_may_come_from_standard_input(path: Path) -> None:
     told = {"consumer": CONSUMER, "groups": [{"resources": {"VCPU": 1}}]}
     done = plimsoll(path, "claim", "--file", "-", "-o", "json", stdin=json.dumps(told))

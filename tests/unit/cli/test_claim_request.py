@@ -67,8 +67,19 @@ def test_groups_of_one_subtree() -> None:
 
 @pytest.mark.parametrize("text", ["a,c", "a,:CUSTOM_X", "a:", ":CUSTOM_X"])
 def test_a_subtree_of_nothing_or_of_groups_that_are_not_there_is_refused(text: str) -> None:
-    with pytest.raises(UsageError):
-        parse_claim(body(CONSUMER, "--group", "a:PGPU=1", "--same-subtree", text))
+    with pytest.raises(UsageError) as refused:
+        words = ("--group", "a:PGPU=1", "--group-policy", "none", "--same-subtree", text)
+        parse_claim(body(CONSUMER, *words))
+    assert "_top" not in refused.value.message
+
+
+@pytest.mark.parametrize("groups", [["a"], ["a", "b"]])
+def test_a_trait_above_groups_needs_a_group_policy(groups: list[str]) -> None:
+    """The refusal names what was written, not the group that stands for the trait."""
+    words = [word for suffix in groups for word in ("--group", f"{suffix}:PGPU=1")]
+    text = f"{','.join(groups)}:CUSTOM_PCIE_SWITCH"
+    with pytest.raises(UsageError, match=f"--same-subtree '{text}' needs --group-policy: isolate puts"):
+        parse_claim(body(CONSUMER, *words, "--same-subtree", text))
 
 
 def test_a_flavor_with_image_properties() -> None:
