@@ -478,6 +478,7 @@ class DeclaredCarving:
     `ports` functions of network cards get the MAC addresses and VLANs again that they had. `mig` {card: MIG
     instances, each a profile and the memory slice in which it starts, such as 3g.20gb:4}. `quanta` {card:
     execution quantum in ms and preemption timeout in us of each of its virtual functions, such as 25/500000}.
+    With `links` the groups of GPUs that XGMI or NVLink joins are to be known.
     """
 
     vfs: Mapping[str, int] = field(default_factory=dict)
@@ -489,6 +490,7 @@ class DeclaredCarving:
     ports: bool = False
     mig: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     quanta: Mapping[str, str] = field(default_factory=dict)
+    links: bool = False
 
     def allows(self, type_id: str, function: str, card: str) -> bool:
         """Whether a device of the type may be made on this function of the card."""
@@ -504,10 +506,13 @@ ROOT_SIGHT = Path("var/lib/plimsoll-devices/seen.json")
 class RootSight:
     """What only root sees of devices; `plimsoll devices apply` writes it, and the agent reads it.
 
-    `migrates` {function: {its driver of VFIO: whether the kernel says that this one migrates it}}.
+    `migrates` {function: {its driver of VFIO: whether the kernel says that this one migrates it}}. `groups`
+    {GPU: the first one of the group that XGMI or NVLink joins}; `problem` is a clause on what tells none.
     """
 
     migrates: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,9 +266,9 @@ TRAITS: Sequence[HostRow] = (
     ),
     HostRow(("HW_NUMA_ROOT",), "never", "on the providers of cells", difference="nova has no such providers"),
     HostRow(
-        ("CUSTOM_PCIE_SWITCH", "CUSTOM_PCIE_ROOT_COMPLEX"),
+        ("CUSTOM_PCIE_SWITCH", "CUSTOM_PCIE_ROOT_COMPLEX", "CUSTOM_GPU_LINK"),
         "never",
-        "on providers of PCIe switches, or of root complexes, above those of cards, by [devices] report_pcie",
+        "on providers of PCIe switches, root complexes or groups of GPUs, by [devices] report_pcie",
         difference="nova has no such providers",
     ),
     HostRow(
@@ -322,7 +322,11 @@ DEVICES: Sequence[tuple[str, str, str]] = (
         "compared with the definition by the audit; set again after a boot by [devices] restore_ports",
     ),
     ("MIG instances", "never", "made again after a boot by [devices] mig_instances, not offered as slices"),
-    ("NVLink groups", "never", "never: no driver shows them for cards of guests; `traits` can name them"),
+    (
+        "groups of GPUs that NVLink or XGMI joins",
+        "never",
+        "providers above cards by [devices] report_pcie, as nvidia-smi or amdgpu tells before VFIO has them",
+    ),
 )
 """(what, nova, here) of devices that no class, trait or spec is about."""
 

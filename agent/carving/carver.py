@@ -27,7 +27,7 @@ from agent.carving.carving import (
 from agent.carving.cpus import CpuHolds, CpuStep, cpu_steps, managed_cpus, state_of_down
 from agent.carving.files import read_cpu_file
 from agent.carving.kernel import CpuKernel, Kernel
-from agent.codec import encode
+from agent.codec import decode, encode
 from agent.driver import DeclaredCarving, HostSettings, RootSight
 from agent.durable.files import make_directory, write_atomically
 from agent.errors import StateError, UsageError
@@ -167,12 +167,16 @@ class Carver:
 
     def tell(self, path: Path) -> tuple[str, ...]:
         """Write what only root sees of devices into the file, for the agent; sentences on what fails."""
+        former = RootSight()
+        with contextlib.suppress(OSError, ValueError, UsageError):
+            former = decode(RootSight, json.loads(path.read_text(encoding="utf-8")))
+        sight = self.kernel.sight(former, links=self.declared.links)
         try:
             path.parent.mkdir(mode=TOLD_MODE, parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(encode(RootSight, self.kernel.sight()), indent=1) + "\n", 0o644)
+            write_atomically(path, json.dumps(encode(RootSight, sight), indent=1) + "\n", 0o644)
         except OSError as error:
             return (f"{path} cannot be written: {error.strerror}; the agent does not know what it says.",)
-        return ()
+        return (f"the groups of GPUs stay as they were known: {sight.problem}.",) if sight.problem else ()
 
     def _look(self, unfinished: Iterable[Step]) -> Plan:
         unfinished = tuple(unfinished)

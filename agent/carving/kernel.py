@@ -93,6 +93,12 @@ _MIG_LINE = re.compile(r"\bMIG (\S+) +[0-9]+ +([0-9]{1,9}) +([0-9]{1,3}):([0-9]{
 _COMPUTE_LINE = re.compile(r"^\| +[0-9]+ +([0-9]{1,9}) +MIG \S+ +[0-9]+ +[0-9]+\b", re.ASCII | re.MULTILINE)
 _TABLE_LINE = re.compile(r"^\|.* MIG ", re.MULTILINE)
 _NO_MIG_LINE = re.compile(r"No (?:GPU|compute) instances found")
+_GPU_LINE = re.compile(
+    r"^([0-9]{1,3}), *([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]) *$", re.ASCII | re.MULTILINE
+)
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_NVLINK = re.compile(r"NV[0-9]{1,3}", re.ASCII)
+_HIVE = re.compile(r"[0-9]{1,20}", re.ASCII)
 _NO_OVERRIDE = "(null)"
 _LAST_FUNCTION = 0xFFFF
 
@@ -138,19 +144,40 @@ class Kernel:
             functions[address] = replace(function, port=port, mig=instances, mig_problem=problem)
         return Seen(functions, dict(self._existing_mdevs()))
 
-    def sight(self) -> RootSight:
-        """What only root sees of devices now.
+    def sight(self, former: RootSight, *, links: bool) -> RootSight:
+        """What only root sees of devices now; without `links`, with the groups of `former`.
 
         VFIO shows each device from its binding on, and `migration` below it if the driver migrates it.
 
-        Source: drivers/vfio/debugfs.c of Linux, from 6.8 on, and `_vfio_register_dev` of vfio_main.c
+        Source: drivers/vfio/debugfs.c of Linux, from 6.8 on, and `__vfio_register_dev` of vfio_main.c;
+        amdgpu_xgmi.c (`xgmi_hive_info`)
         """
         migrates = {
             shown.name: {link_name(self._devices / shown.name / "driver"): (shown / "migration").is_dir()}
             for shown in entries(self._shown)
             if PCI_ADDRESS.fullmatch(shown.name)
         }
-        return RootSight(migrates)
+        if not links:
+            return RootSight(migrates, former.groups)
+        # Each GPU that has its own driver is in a group, if only with itself; of others nothing is seen.
+        groups: dict[str, frozenset[str]] = {}
+        problem = ""
+        hives = {
+            card.name: read_text(card / "xgmi_hive_info" / "xgmi_hive_id") or card.name
+            for card in entries(self._drivers / "amdgpu")
+            if PCI_ADDRESS.fullmatch(card.name)
+        }
+        for card, hive in hives.items():
+            if hive == card or _HIVE.fullmatch(hive):
+                groups[card] = frozenset(other for other in hives if hives[other] == hive)
+            else:
+                problem = f"xgmi_hive_id of {card} is no number"
+        try:
+            if any(PCI_ADDRESS.fullmatch(card.name) for card in entries(self._drivers / "nvidia")):
+                groups |= nvlink_groups()
+        except OSError as error:
+            problem = str(error.strerror)
+        return RootSight(migrates, joined_groups(former.groups, groups), problem)
 
     def do(self, step: Step) -> None:
         """Take the step, and see that the kernel did it.
@@ -456,6 +483,43 @@ def run_tool(program: str, *words: str) -> str:
         ended = f"signal {-code} ended it" if code < 0 else "" if shown else f"it ends with {code}"
         raise OSError(errno.EIO, ": ".join(filter(None, (name, ended, shown))))
     return text
+
+
+def nvlink_groups() -> dict[str, frozenset[str]]:
+    """{GPU: those that NVLink joins each with each, at least itself} of the GPUs that nvidia-smi lists.
+
+    Raises OSError as `run_tool`, and where that is not what it prints, or not what its links are.
+
+    Source: `nvidia-smi topo -m` as recorded of drivers 440 to 580, for pairs, and boards with NVSwitch
+    """
+    listed = _GPU_LINE.findall(run_tool(NVIDIA_SMI, "--query-gpu=index,pci.bus_id", "--format=csv,noheader"))
+    gpus = {f"GPU{index}": f"{int(domain, 16):04x}:{rest.lower()}" for index, domain, rest in listed}
+    text = _ESCAPE.sub("", run_tool(NVIDIA_SMI, "topo", "-m"))
+    rows = [[cell.strip() for cell in line.split("\t")][: len(gpus) + 1] for line in text.splitlines()]
+    matrix = {row[0]: dict(zip(gpus, row[1:], strict=False)) for row in rows if row[0] in gpus}
+    links = {
+        name: frozenset(other for other, cell in cells.items() if other == name or _NVLINK.fullmatch(cell))
+        for name, cells in matrix.items()
+    }
+    if not gpus or ["", *gpus] not in rows or any(matrix.get(name, {}).get(name) != "X" for name in gpus):
+        raise OSError(errno.EIO, "nvidia-smi topo -m prints no matrix of the GPUs that nvidia-smi lists")
+    if any(links[other] != linked for linked in links.values() for other in linked):
+        raise OSError(errno.EIO, "the GPUs in nvidia-smi topo -m are not linked each with each")
+    return {gpus[name]: frozenset(gpus[other] for other in linked) for name, linked in links.items()}
+
+
+def joined_groups(former: Mapping[str, str], seen: Mapping[str, frozenset[str]]) -> dict[str, str]:
+    """{GPU: first one of its group}, of the groups before and what is `seen` of each GPU now.
+
+    A group of which some GPUs are not seen, as guests have them, goes on.
+    """
+    groups = [set(each) for each in {*seen.values()} if len(each) > 1]
+    for first in {*former.values()}:
+        members = {gpu for gpu in former if former[gpu] == first}
+        if not members <= seen.keys():
+            members |= {gpu for group in groups if group & members for gpu in group}
+            groups = [*(group for group in groups if not group & members), members]
+    return {gpu: min(group) for group in groups for gpu in sorted(group)}
 
 
 class NvidiaSmi:

@@ -387,7 +387,10 @@ class Sysfs:
             stamp = self._seen.stat().st_mtime_ns if self._seen is not None else 0
             if self._seen is not None and stamp != self._sight[0]:
                 with self._seen.open(encoding="utf-8") as file:
-                    self._sight = (stamp, decode(RootSight, json.loads(file.read(SIGHT_SIZE_MAX))))
+                    sight = decode(RootSight, json.loads(file.read(SIGHT_SIZE_MAX)))
+                if not all(map(is_address, (*sight.groups, *sight.groups.values()))):
+                    raise UsageError("`groups` has what is no PCI address")
+                self._sight = (stamp, sight)
         except FileNotFoundError:
             self._sight = (0, RootSight())
         except (OSError, ValueError, UsageError) as error:

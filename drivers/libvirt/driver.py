@@ -36,7 +36,13 @@ from drivers.host.providers import absent_cpus, check_cpu_sets, check_file_backe
 from drivers.host.sysfs import Sysfs, boot_id, default_huge_page_kib, device_addresses, read_signs
 from drivers.libvirt.describe import mixed_sizes
 from drivers.libvirt.describe.bandwidth import parse_ovs
-from drivers.libvirt.describe.devices import unusable_modes, vdpa_functions, with_functions, write_vdpa
+from drivers.libvirt.describe.devices import (
+    unknown_groups,
+    unusable_modes,
+    vdpa_functions,
+    with_functions,
+    write_vdpa,
+)
 from drivers.libvirt.describe.history import carved_units, lost_mdevs
 from drivers.libvirt.describe.host import (
     HostFacts,
@@ -267,6 +273,7 @@ class LibvirtDriver(Driver):
         if model is None or facts is None:
             return ()
         settings = self._model_settings
+        sight, why = self._sysfs.root_sight()
         return (
             *unmatched_options(model.devices, settings.devices),
             *unmatched_namespaces(model.pmem, settings.pmem),
@@ -274,7 +281,8 @@ class LibvirtDriver(Driver):
             *unusable_modes(model.description.providers, facts.guests),
             *lacking_pages(facts.capabilities.cells, self._settings.host_settings.reserved_huge_pages),
             *absent_cpus(model.topology.cells, self._settings.host_settings),
-            *filter(None, self._sysfs.root_sight()[1:]),
+            *unknown_groups(model.devices, settings.devices.peers, sight.problem),
+            *([why] if why else ()),
         )
 
     def disk_free_gb(self) -> int | None:

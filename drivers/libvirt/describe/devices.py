@@ -71,7 +71,8 @@ class DeviceFacts:
     vendor's own VFIO driver, `vgpu_places` {its address: the slot of the card in which its vGPU starts} on
     cards in mixed-size mode, `vgpu_names` {its address: {number: name}} the types that it can have now.
     `memory_cells` {NUMA cell without CPUs: what the kernel tells of it}. `vgpu_gib` {card's address: {number
-    of a vGPU type: GiB of its frame buffer}} is remembered, because the names are not always there.
+    of a vGPU type: GiB of its frame buffer}} is remembered, because the names are not always there. `groups`
+    {GPU: first one of its group} as of `RootSight`.
     `bridges` {card's address: what is above it, from its root complex down; see `Sysfs.bridges`}.
     `migration_drivers` {function's address: driver of VFIO that can migrate it}; `vgpu_branch` is that of the
     host's vGPU driver, such as "550". `ports` {virtual function's address: the MAC address and VLAN that its
@@ -93,6 +94,7 @@ class DeviceFacts:
     ports: Mapping[str, str] = field(default_factory=dict)
     withheld: frozenset[str] = frozenset()
     vram: Mapping[str, tuple[int | None, bool]] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)
 
     def near_cell(self, cell: int | None) -> int | None:
         """The cell whose guests are nearest to a card of this cell: it has CPUs, if any is known to."""
@@ -364,35 +366,55 @@ def _provider(context: CardContext, name: str, parent: str) -> DescribedProvider
     ).added_to(provider)
 
 
-PEERS = {"switch": "CUSTOM_PCIE_SWITCH", "root_complex": "CUSTOM_PCIE_ROOT_COMPLEX"}
+LINKS = "gpu_link"
+PEERS = {
+    "switch": "CUSTOM_PCIE_SWITCH",
+    "root_complex": "CUSTOM_PCIE_ROOT_COMPLEX",
+    LINKS: "CUSTOM_GPU_LINK",
+}
 """{value of [devices] report_pcie: trait of the providers that it adds}"""
 
 
 def with_peers(
     cards: Sequence[DescribedProvider], facts: DeviceFacts, kind: str | None, host: str
 ) -> tuple[DescribedProvider, ...]:
-    """The cards, below a provider for each PCIe switch or root complex that is above one, which come first.
+    """The cards, below a provider for each PCIe switch, root complex or group of GPUs, which come first.
 
     A switch is known by the root port above it; those below one another are one. A device that is on a root
-    port itself is behind no switch.
+    port itself is behind no switch. A group of GPUs that are on several cells is one on each of these.
     """
     above: dict[str, DescribedProvider] = {}
     placed = list(cards)
     for number, card in enumerate(cards if kind is not None else ()):
-        root, *ports = facts.bridges.get(card.device.removeprefix("pci:")) or ("",)
+        address = card.device.removeprefix("pci:")
+        root, *ports = facts.bridges.get(address) or ("",)
         key = root if kind == "root_complex" else ports[0] if len(ports) > 1 else ""
+        name, cell = f"{host}_pcie_{key}", card.cell
+        if kind == LINKS:
+            key = facts.groups.get(address, "")
+            name, cell = f"{card.parent}_link_{key}", None
         if key:
             provider = DescribedProvider(
-                name=f"{host}_pcie_{key}",
+                name=name,
                 parent=card.parent,
                 traits=frozenset({PEERS[str(kind)]}),
-                device=f"{kind}:pcie:{key}",
-                cell=card.cell,
+                device=f"{kind}:{name}" if kind == LINKS else f"{kind}:pcie:{key}",
+                cell=cell,
             )
             # A card that the firmware puts on another cell than the first one stays there.
-            if above.setdefault(key, provider) == provider:
+            if above.setdefault(name, provider) == provider:
                 placed[number] = replace(card, parent=provider.name)
     return (*above.values(), *placed)
+
+
+def unknown_groups(facts: DeviceFacts, kind: str | None, problem: str) -> Iterator[str]:
+    """A sentence where cards are to be below the groups of GPUs, and none is known or `problem` says why."""
+    if kind == LINKS and (problem or not any(card.device.address in facts.groups for card in facts.cards)):
+        yield (
+            f"[devices] report_pcie = {LINKS}: {problem or 'no group of GPUs is known'}. `plimsoll devices "
+            "apply` asks amdgpu, or nvidia-smi, while GPUs have that driver and not VFIO's; a trait in [pci] "
+            "device_spec names a group as well."
+        )
 
 
 OfferedFunctions = Sequence[tuple[PciDevice, DeviceSpec | None]]

@@ -26,7 +26,7 @@ from drivers.libvirt.describe.cards import (
     pci_address_of,
     without_serial,
 )
-from drivers.libvirt.describe.devices import PEERS, DeviceFacts, DeviceSettings
+from drivers.libvirt.describe.devices import LINKS, PEERS, DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.host import MODES, WAYS, CpuModel
 from drivers.libvirt.describe.memory import PmemLabels, parse_pmem_namespaces
 
@@ -292,9 +292,11 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         cfg.StrOpt(
             "report_pcie",
             choices=list(PEERS),
-            help="Report cards below a provider for each PCIe switch (the root port above it), or for each "
-            "root complex: claims can then request devices of one of them (same_subtree). Unset: neither. A "
-            "change moves the providers, and no allocation.",
+            help="Report cards below a provider for each PCIe switch (the root port above it), for each "
+            "root complex, or for each group of GPUs that XGMI or NVLink joins: claims can then request "
+            "devices of one of them (same_subtree). Unset: none. A change moves the providers, and no "
+            "allocation. `plimsoll devices apply` reads the groups; its unit needs a drop-in for nvidia-smi, "
+            "see the guide on reboots.",
         ),
         cfg.ListOpt(
             "health_checks",
@@ -536,6 +538,7 @@ def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> De
         bool(options.get("restore_ports")),
         mig,
         _pairs(options, "execution_quanta", _QUANTA, "0000:03:00.0=25/500000"),
+        settings.peers == LINKS,
     )
 
 

@@ -152,6 +152,7 @@ class DeviceReader:
                 vram=vram,
                 ports=ports,
                 memory_cells=self._sysfs.memory_cells(),
+                groups=self._sysfs.root_sight()[0].groups,
             )
         except BaseException:
             self._pending_reads.add_all_devices()  # those that were taken are not read yet

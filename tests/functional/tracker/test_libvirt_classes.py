@@ -926,8 +926,10 @@ def test_the_gpu_and_the_function_that_are_left_are_no_peers(stage: Stage) -> No
 @pytest.mark.parametrize("numa", [False, True])
 def test_cards_go_below_switches_and_back_with_their_claims(stage: Stage, numa: bool) -> None:
     """No allocation moves; a card whose bridges are not known any more is where it was before."""
-    facts = replace(FACTS["vfs"], bridges=BRIDGES)
+    second = {"0000:81:00.0": "0000:81:00.0", "0000:84:00.0": "0000:81:00.0"}
+    facts = replace(FACTS["vfs"], bridges=BRIDGES, groups={ADDRESS: ADDRESS, **second})
     stage.show(facts=facts, report_numa=numa)
+    parts = (CELL0, CELL1) if numa else (HOST, HOST)
     asked = replace(peers(), same_subtree=(), groups=tuple(each for each in peers().groups if each.resources))
     claim = stage.world.tracker.claim(asked).claim
     placed, before = stage.world.placed(claim.consumer), stage.world.everything()
@@ -935,17 +937,18 @@ def test_cards_go_below_switches_and_back_with_their_claims(stage: Stage, numa: 
     for kind, above in (
         ("switch", SWITCH),
         ("root_complex", [f"{HOST}_pcie_pci0000:{bus}" for bus in (40, 80)]),
+        ("gpu_link", [f"{parts[0]}_link_{ADDRESS}", f"{parts[1]}_link_0000:81:00.0"]),
     ):
         stage.show(devices=replace(plain, peers=kind), facts=facts)
         tree = stage.world.tree()
         parents = {each.name: tree[each.parent].name for each in tree if each.parent}
         assert [parents[NIC0], parents[NIC1]] == above
-        assert [parents[name] for name in above] == ([CELL0, CELL1] if numa else [HOST, HOST])
+        assert [parents[name] for name in above] == [*parts]
         assert [tree[each.parent or ""].name for each in tree if "84:00.0" in each.name] == above[1:]
         assert stage.world.placed(claim.consumer) == placed
         assert stage.claim(claim.consumer).units == claim.units
         assert not any(tree.by_name(name).inventories for name in above)
-        stage.show(facts=replace(facts, bridges={**BRIDGES, ADDRESS: ()}))
+        stage.show(facts=replace(facts, bridges={**BRIDGES, ADDRESS: ()}, groups=second))
         assert stage.world.tree()[stage.world.tree().by_name(NIC0).parent].name == (CELL0 if numa else HOST)
     stage.show(devices=plain, facts=facts)
     assert stage.world.everything() == before

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,8 @@ from kits.vram_card import CARD, FUNCTIONS, XeGpu
 
 from agent.carving.carver import Carver, CarvingJournal
 from agent.carving.carving import MigInstance, Plan, Sight, Step, StepKind
-from agent.carving.kernel import Kernel, NvidiaSmi, vfio_uses
-from agent.driver import DeclaredCarving
+from agent.carving.kernel import Kernel, NvidiaSmi, joined_groups, vfio_uses
+from agent.driver import DeclaredCarving, RootSight
 from agent.durable.files import vram_quota
 from agent.errors import UsageError
 from drivers.host.sysfs import Sysfs
@@ -428,3 +430,148 @@ def test_a_boot_takes_mig_instances_and_the_carver_makes_them_again(
     calls.write_text("")
     assert Carver(carver.kernel, carver.journal, declared, mixed_only=True).look().steps == ()
     assert calls.read_text() == "", "between boots nvidia-smi is not asked"
+
+
+# Groups of GPUs
+
+# As driver 580.105.08 printed them on a host with four A100-SXM4-80GB and one network card: with the codes of
+# a terminal in the first line, also into a file. Those of DGX-1 (V100) are in NVIDIA's guide to it: each GPU
+# has NVLinks to four of the seven others.
+A100S = [f"0000:{bus}:00.0" for bus in ("07", "0f", "47", "4e")]
+LIST = "".join(f"{number}, 0000{card.upper()}\n" for number, card in enumerate(A100S))
+MATRIX = (
+    "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    "GPU0\t X \tNV12\tNV12\tNV12\tSYS\t32-63,96-127\t1\t\tN/A\n"
+    "GPU1\tNV12\t X \tNV12\tNV12\tSYS\t32-63,96-127\t1\t\tN/A\n"
+    "GPU2\tNV12\tNV12\t X \tNV12\tSYS\t32-63,96-127\t1\t\tN/A\n"
+    "GPU3\tNV12\tNV12\tNV12\t X \tSYS\t32-63,96-127\t1\t\tN/A\n"
+    "NIC0\tSYS\tSYS\tSYS\tSYS\t X \t\t\t\t\n"
+    "\nLegend:\n\n  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks\n\nNIC Legend:\n\n"
+    "  NIC0: rocep49s0\n"
+)
+PAIRS = MATRIX
+for old, new in (
+    ("0\t X \tNV12\tNV12\tNV12", "0\t X \tNV4\tPXB\tSYS"),
+    ("1\tNV12\t X \tNV12\tNV12", "1\tNV4\t X \tSYS\tSYS"),
+    ("2\tNV12\tNV12\t X \tNV12", "2\tPXB\tSYS\t X \tNODE"),
+    ("3\tNV12\tNV12\tNV12", "3\tSYS\tSYS\tNODE"),
+):
+    PAIRS = PAIRS.replace(old, new)
+
+
+def with_links(folder: Path, monkeypatch: pytest.MonkeyPatch, matrix: str, listed: str = LIST) -> Kernel:
+    """A host with those GPUs, and an nvidia-smi that prints this."""
+    (folder / "list").write_text(listed)
+    (folder / "matrix").write_text(matrix)
+    nvidia_smi(folder, monkeypatch, f"case $1 in topo) cat {folder}/matrix;; *) cat {folder}/list;; esac")
+    tree = PciTree(folder / "root")
+    for card in A100S:
+        tree.add(card)
+        drivers = tree.sys / "bus" / "pci" / "drivers" / "nvidia"
+        drivers.mkdir(parents=True, exist_ok=True)
+        (drivers / card).symlink_to(tree.devices / card)
+    return Kernel(tree.sys, 0.1, tree.proc)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "groups"),
+    [
+        (MATRIX, [A100S]),
+        (MATRIX.replace("\x1b[4m", "").replace("\x1b[0m", ""), [A100S]),
+        (PAIRS, [A100S[:2]]),
+    ],
+)
+def test_the_gpus_that_nvlink_joins_are_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, matrix: str, groups: list[list[str]]
+) -> None:
+    kernel = with_links(tmp_path, monkeypatch, matrix)
+    found = kernel.sight(RootSight(), links=True)
+    assert found.groups == {card: group[0] for group in groups for card in group} and not found.problem
+    former = RootSight(groups={"a": "a"})
+    (tmp_path / "calls").unlink()
+    assert kernel.sight(former, links=False).groups == {"a": "a"} and not (tmp_path / "calls").exists()
+
+
+@pytest.mark.parametrize(
+    ("matrix", "listed", "problem"),
+    [
+        ("", LIST, "prints no matrix"),
+        ("Failed to run topology matrix\n", LIST, "prints no matrix"),
+        (MATRIX[: len(MATRIX) // 4], LIST, "prints no matrix"),
+        (MATRIX.replace("GPU3\tNV12", "GPU7\tNV12"), LIST, "prints no matrix"),
+        (MATRIX, LIST + "4, 00000000:90:00.0\n", "prints no matrix"),
+        (MATRIX, "No devices were found\n", "prints no matrix"),
+        (PAIRS.replace("GPU1\tNV4", "GPU1\tSYS"), LIST, "not linked each with each"),
+        (PAIRS.replace("PXB", "NV1"), LIST, "not linked each with each"),
+    ],
+)
+def test_links_that_are_none_or_make_no_group_leave_what_was_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, matrix: str, listed: str, problem: str
+) -> None:
+    former = dict.fromkeys(A100S[:2], A100S[0])
+    found = with_links(tmp_path, monkeypatch, matrix, listed).sight(RootSight(groups=former), links=True)
+    assert found.groups == former and problem in found.problem
+
+
+def test_an_nvidia_smi_that_fails_leaves_the_groups_as_they_were_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, file = with_links(tmp_path, monkeypatch, MATRIX), tmp_path / "lib" / "seen.json"
+    carver = Carver(kernel, CarvingJournal(tmp_path / "run" / "journal"), DeclaredCarving(links=True))
+    assert carver.tell(file) == () and len(json.loads(file.read_text())["groups"]) == 4
+    nvidia_smi(tmp_path, monkeypatch, "echo NVML: Driver/library version mismatch; exit 18")
+    (problem,) = carver.tell(file)
+    assert "stay as they were known: nvidia-smi: NVML: Driver/library version mismatch." in problem
+    assert len(json.loads(file.read_text())["groups"]) == 4
+    file.write_text("[")
+    nvidia_smi(
+        tmp_path, monkeypatch, f"case $1 in topo) cat {tmp_path}/matrix;; *) cat {tmp_path}/list;; esac"
+    )
+    assert carver.tell(file) == () and len(json.loads(file.read_text())["groups"]) == 4
+
+
+def test_the_gpus_of_a_hive_are_a_group_also_while_guests_have_some(tmp_path: Path) -> None:
+    """amdgpu prints the id of a hive as one number (amdgpu_xgmi_show_attrs), below each card of it."""
+    tree = PciTree(tmp_path)
+    hives = {"a3": "15472393061137125718", "b3": "15472393061137125718", "c3": "9", "d3": None}
+    for bus, hive in hives.items():
+        card = tree.add(f"0000:{bus}:00.0", "amdgpu")
+        (tree.sys / "bus" / "pci" / "drivers" / "amdgpu" / card.name).symlink_to(tree.devices / card.name)
+        if hive is not None:
+            (card / "xgmi_hive_info").mkdir()
+            (card / "xgmi_hive_info" / "xgmi_hive_id").write_text(f"{hive}\n")
+    kernel, pair = Kernel(tree.sys, 0.1, tree.proc), ["0000:a3:00.0", "0000:b3:00.0"]
+    found = kernel.sight(
+        RootSight(groups=dict.fromkeys(["0000:c3:00.0", "0000:d3:00.0"], "0000:c3:00.0")), links=True
+    )
+    assert found == RootSight(groups=dict.fromkeys(pair, pair[0])), (
+        "all cards are seen, and two are apart now"
+    )
+    (tree.sys / "bus" / "pci" / "drivers" / "amdgpu" / pair[1]).unlink()
+    again = kernel.sight(found, links=True)
+    assert again == found, "a guest has the second one"
+    (tree.devices / "0000:d3:00.0" / "xgmi_hive_info").mkdir()
+    (tree.devices / "0000:d3:00.0" / "xgmi_hive_info" / "xgmi_hive_id").write_text("0x12\n")
+    assert kernel.sight(found, links=True) == replace(
+        found, problem="xgmi_hive_id of 0000:d3:00.0 is no number"
+    )
+
+
+@pytest.mark.parametrize(
+    ("former", "seen", "groups"),
+    [
+        ("", "ab", "ab"),
+        ("ab", "a b", ""),
+        ("abc", "a b", "abc"),
+        ("abcd", "bc", "abcd"),
+        ("abcd", "bc d", "abcd"),
+        ("ab", "bcd", "abcd"),
+        ("ab cd", "ef", "ab cd ef"),
+        ("ab", "ab cd", "ab cd"),
+    ],
+)
+def test_groups_before_and_now(former: str, seen: str, groups: str) -> None:
+    """Each letter is a GPU, each word a group; of `former`, those that are not in `seen` are with guests."""
+    before = {gpu: group[0] for group in former.split() for gpu in group}
+    now = {gpu: frozenset(group) for group in seen.split() for gpu in group}
+    assert joined_groups(before, now) == {gpu: group[0] for group in groups.split() for gpu in group}

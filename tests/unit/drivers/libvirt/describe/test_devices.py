@@ -29,6 +29,7 @@ from drivers.host.sysfs import MemoryCell
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.cards import Card, MdevSpec, UnitRecord, cards_of, parse_device_specs
 from drivers.libvirt.describe.devices import (
+    LINKS,
     NOT_CONFIGURED,
     DeviceFacts,
     DeviceSettings,
@@ -36,6 +37,7 @@ from drivers.libvirt.describe.devices import (
     class_of,
     describe_cards,
     needed_vdpa,
+    unknown_groups,
     unusable_modes,
     usable,
     vdpa_functions,
@@ -315,6 +317,49 @@ def test_cards_behind_one_switch_and_on_one_cell_are_peers() -> None:
     assert (root.name, root.traits) == ("x_pcie_pci0000:40", {"CUSTOM_PCIE_ROOT_COMPLEX"})
     assert [card.parent == root.name for card in placed] == [True, True, False, True, False, False]
     assert [replace(card, parent=each.parent) for card, each in zip(placed, cards, strict=True)] == cards
+
+
+def test_gpus_of_one_group_are_below_it_on_each_cell_that_has_some() -> None:
+    cards = [
+        DescribedProvider(name, parent, device=f"pci:{name}", cell=cell)
+        for name, parent, cell in (
+            ("a", "x0", 0),
+            ("b", "x1", 1),
+            ("c", "x0", 0),
+            ("d", "x0", 0),
+            ("e", "x0", 0),
+        )
+    ]
+    facts = DeviceFacts(groups={**dict.fromkeys("abc", "a"), **dict.fromkeys("dz", "d")})
+    *groups, a, b, c, d, e = with_peers(cards, facts, LINKS, "x")
+    assert [(each.name, each.parent) for each in groups] == [
+        ("x0_link_a", "x0"),
+        ("x1_link_a", "x1"),
+        ("x0_link_d", "x0"),
+    ]
+    assert {each.device for each in groups} == {f"gpu_link:{each.name}" for each in groups}
+    assert all(each.traits == {"CUSTOM_GPU_LINK"} and not each.inventories for each in groups)
+    assert [each.parent for each in (a, b, c, d, e)] == [
+        "x0_link_a",
+        "x1_link_a",
+        "x0_link_a",
+        "x0_link_d",
+        "x0",
+    ]
+    flat = [replace(card, parent="x") for card in cards]
+    assert {card.parent for card in with_peers(flat, facts, LINKS, "x")[-5:-2]} == {"x_link_a"}, (
+        "of both cells"
+    )
+
+
+def test_it_is_said_why_no_group_of_gpus_is_known() -> None:
+    cards = FACTS["vfs"].cards
+    known = DeviceFacts(cards, groups={cards[0].device.address: "a"})
+    assert not [*unknown_groups(known, LINKS, ""), *unknown_groups(DeviceFacts(cards), "switch", "x")]
+    (none,) = unknown_groups(DeviceFacts(cards), LINKS, "")
+    (failed,) = unknown_groups(known, LINKS, "nvidia-smi does not end within 30 s")
+    assert "no group of GPUs is known. `plimsoll devices apply`" in none
+    assert "gpu_link: nvidia-smi does not end within 30 s. " in failed
 
 
 def test_a_card_on_a_cell_without_cpus_is_near_to_the_guests_of_another() -> None:
