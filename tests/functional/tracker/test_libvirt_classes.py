@@ -33,7 +33,7 @@ from drivers.host.domain_xml import read_needs
 from drivers.host.sysfs import MEMORY_KINDS, MemoryCell, PmemNamespace
 from drivers.libvirt.describe.bandwidth import parse_ovs
 from drivers.libvirt.describe.cards import FIRST_CPULESS, MdevSpec, parse_device_specs
-from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.describe.devices import PEERS, DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.history import lost_mdevs
 from drivers.libvirt.describe.host import with_other_devices
 from drivers.libvirt.describe.memory import parse_pmem_namespaces
@@ -926,8 +926,9 @@ def test_the_gpu_and_the_function_that_are_left_are_no_peers(stage: Stage) -> No
 @pytest.mark.parametrize("numa", [False, True])
 def test_cards_go_below_switches_and_back_with_their_claims(stage: Stage, numa: bool) -> None:
     """No allocation moves; a card whose bridges are not known any more is where it was before."""
-    second = {"0000:81:00.0": "0000:81:00.0", "0000:84:00.0": "0000:81:00.0"}
-    facts = replace(FACTS["vfs"], bridges=BRIDGES, groups={ADDRESS: ADDRESS, **second})
+    second = dict.fromkeys(("0000:81:00.0", "0000:82:00.0", "0000:84:00.0"), "0000:81:00.0")
+    first = dict.fromkeys((ADDRESS, "0000:42:00.0"), ADDRESS)
+    facts = replace(FACTS["vfs"], bridges=BRIDGES, groups={**first, **second})
     stage.show(facts=facts, report_numa=numa)
     parts = (CELL0, CELL1) if numa else (HOST, HOST)
     asked = replace(peers(), same_subtree=(), groups=tuple(each for each in peers().groups if each.resources))
@@ -942,7 +943,7 @@ def test_cards_go_below_switches_and_back_with_their_claims(stage: Stage, numa: 
         stage.show(devices=replace(plain, peers=kind), facts=facts)
         tree = stage.world.tree()
         parents = {each.name: tree[each.parent].name for each in tree if each.parent}
-        assert [parents[NIC0], parents[NIC1]] == above
+        assert [parents[NIC0], parents[NIC1]] == above and fits(stage, peers(PEERS[kind]))
         assert [parents[name] for name in above] == [*parts]
         assert [tree[each.parent or ""].name for each in tree if "84:00.0" in each.name] == above[1:]
         assert stage.world.placed(claim.consumer) == placed

@@ -15,6 +15,7 @@ from kits.vram_card import CARD, FUNCTIONS, XeGpu
 from agent.carving.carver import Carver, CarvingJournal
 from agent.carving.carving import MigInstance, Plan, Sight, Step, StepKind
 from agent.carving.kernel import Kernel, NvidiaSmi, joined_groups, vfio_uses
+from agent.device_names import mig_slices
 from agent.driver import DeclaredCarving, RootSight
 from agent.durable.files import vram_quota
 from agent.errors import UsageError
@@ -156,6 +157,8 @@ for n in $(seq ${{3#--num-vf=}}); do
   ln -sfn ../{card} ../0000:0c:02.$((n - 1))/physfn
 done
 echo ${{3#--num-vf=}} >sriov_numvfs
+echo "GPU: 0
+    NUM_VF_ENABLED: Successfully set enabled VFs to ${{3#--num-vf=}}"
 """
 
 
@@ -239,6 +242,17 @@ COMPUTING = """
 |====================================================================|
 |   0      2       MIG 3g.20gb          2         0          0:3     |
 +--------------------------------------------------------------------+
+"""
+# As driver 450 printed them (a guide to ThetaGPU): without their places, and here a part of the GPU instance.
+OLD_COMPUTING = """
++-------------------------------------------------------+
+| Compute instances:                                    |
+| GPU     GPU       Name             Profile   Instance |
+|       Instance                       ID        ID     |
+|         ID                                            |
+|=======================================================|
+|   0      2       MIG 1c.3g.20gb       0         0     |
++-------------------------------------------------------+
 """
 NONE = "No GPU instances found: Not Found"
 OFF = "No MIG-enabled devices found."
@@ -329,6 +343,24 @@ def test_a_mig_instance_is_created_in_its_place_with_a_compute_instance(
     for value, unit in (("3g.20gb:0 -dgi", ""), ("3g.20gb:00", ""), ("3g.20gb:0", "1 -dgi")):
         with pytest.raises(UsageError):
             kernel.do(on_gpu(StepKind.MIG_COMPUTE, value, unit))
+
+
+def test_the_names_and_tables_of_other_cards_and_drivers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Profiles of RTX PRO 6000 (NVIDIA's MIG user guide) have 3, 6 or 12 of its memory slices."""
+    listed = LISTED.replace(
+        "1g.5gb+me       20        9          2:1", "1g.24gb+me.all  65        3          9:3"
+    )
+    nvidia_smi(tmp_path, monkeypatch, lists(tmp_path))
+    (tmp_path / "gpu").write_text(listed)
+    (tmp_path / "compute").write_text(OLD_COMPUTING)
+    third = MigInstance("3", range(9, 12), computes=False)
+    assert NvidiaSmi().instances(GPU) == {"1g.24gb+me.all:9": third, "3g.20gb:4": THIRD}
+    declared = [
+        mig_slices(f"{name}:{at}") for name, at in (("1g.24gb-me", 9), ("2g.48gb+gfx", 6), ("4g.96gb+gfx", 0))
+    ]
+    assert [each.start for each in declared] == [9, 6, 0]
 
 
 def test_what_nvidia_smi_refuses_is_told_in_its_words(

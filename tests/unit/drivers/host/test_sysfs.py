@@ -48,8 +48,9 @@ def test_sysfs_is_read_inside_its_folder(tmp_path: Path) -> None:
     assert (sysfs.mdev_count("0000:42:00.0"), sysfs.mdev_count("0000:43:00.0")) == (1, None)
     assert (sysfs.vgpu_type("0000:42:00.0"), sysfs.vgpu_type("0000:43:00.0")) == ("471", None)
     assert sysfs.vgpu_place("0000:42:00.0") is None
-    (device / "nvidia" / "placement_id").write_text("-1\n")
-    assert sysfs.vgpu_place("0000:42:00.0") is None, "the card is not in mixed-size mode"
+    for none in ("-1", "Not Applicable"):  # the second is what other readers of the file met
+        (device / "nvidia" / "placement_id").write_text(f"{none}\n")
+        assert sysfs.vgpu_place("0000:42:00.0") is None, "the card is not in mixed-size mode"
     (device / "nvidia" / "placement_id").write_text("20\n")
     assert sysfs.vgpu_place("0000:42:00.0") == 20
     assert sysfs.vgpu_names("0000:42:00.0") == {}
@@ -57,6 +58,11 @@ def test_sysfs_is_read_inside_its_folder(tmp_path: Path) -> None:
         "ID    : vGPU Name\n468   : NVIDIA A100-4C\n471   : NVIDIA A100-10C\n"
     )
     assert sysfs.vgpu_names("0000:42:00.0") == {"468": "NVIDIA A100-4C", "471": "NVIDIA A100-10C"}
+    # As in a guide to vGPUs of H200: without a line above, and with parts of a MIG slice.
+    (device / "nvidia" / "creatable_vgpu_types").write_text(
+        "1428 : NVIDIA H200X-141C\n1414 : NVIDIA H200X-1-18C\n"
+    )
+    assert sysfs.vgpu_names("0000:42:00.0") == {"1428": "NVIDIA H200X-141C", "1414": "NVIDIA H200X-1-18C"}
     for name in ("..", "a/../..", "", "nvidia-11/", "."):
         with pytest.raises(DriverDataError, match="is not a name in sysfs"):
             sysfs.mdev_limits("0000:42:00.0", [name])
