@@ -325,7 +325,7 @@ DEVICES: Sequence[tuple[str, str, str]] = (
     (
         "groups of GPUs that NVLink or XGMI joins",
         "never",
-        "providers above cards by [devices] report_pcie, as nvidia-smi or amdgpu tells before VFIO has them",
+        "providers above cards by [devices] report_pcie, as a vendor's driver tells before VFIO has them",
     ),
 )
 """(what, nova, here) of devices that no class, trait or spec is about."""

@@ -98,6 +98,7 @@ _GPU_LINE = re.compile(
 )
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _NVLINK = re.compile(r"NV[0-9]{1,3}", re.ASCII)
+_SHARES = re.compile("ENABLED")
 _HIVE = re.compile(r"[0-9]{1,20}", re.ASCII)
 _NO_OVERRIDE = "(null)"
 _LAST_FUNCTION = 0xFFFF
@@ -172,11 +173,12 @@ class Kernel:
                 groups[card] = frozenset(other for other in hives if hives[other] == hive)
             else:
                 problem = f"xgmi_hive_id of {card} is no number"
-        try:
-            if any(PCI_ADDRESS.fullmatch(card.name) for card in entries(self._drivers / "nvidia")):
-                groups |= nvlink_groups()
-        except OSError as error:
-            problem = str(error.strerror)
+        for driver, ask in (("nvidia", nvlink_groups), ("gim", sharing_groups)):
+            try:
+                if any(PCI_ADDRESS.fullmatch(card.name) for card in entries(self._drivers / driver)):
+                    groups |= ask()
+            except OSError as error:
+                problem = str(error.strerror)
         return RootSight(migrates, joined_groups(former.groups, groups), problem)
 
     def do(self, step: Step) -> None:
@@ -354,9 +356,11 @@ class Kernel:
         device = self._device(step.function)
         if step.kind is StepKind.NUM_VF:
             number = _part(NUMBER, step.value)
-            run_tool(AMD_SMI, "set", f"--gpu={step.function}", f"--num-vf={number}")
+            # It ends with 0 where it fails, too.
+            said = run_tool(AMD_SMI, "set", f"--gpu={step.function}", f"--num-vf={number}")
             self._confirm(
-                lambda: len(_vfs(device)) == int(number), "the card has another number of them then"
+                lambda: len(_vfs(device)) == int(number),
+                f"the card has another number of them then; amd-smi: {shown(said)}",
             )
             return
         if step.kind in (StepKind.MIG, StepKind.MIG_COMPUTE):
@@ -439,6 +443,11 @@ def _quanta(device: Path) -> str | None:
     return "/".join(str(read_number(profile / name)) for name in QUANTA_FILES)
 
 
+def shown(said: str) -> str:
+    """The first words of what a tool prints, on one line, for a sentence."""
+    return plain(" ".join(said.split())[:200]).rstrip(".") or "nothing"
+
+
 def run_tool(program: str, *words: str) -> str:
     """What a vendor's tool prints, without input. Raises OSError with that where it fails, errno EIO then.
 
@@ -479,16 +488,14 @@ def run_tool(program: str, *words: str) -> str:
         raise TimeoutError(errno.ETIMEDOUT, f"{name} does not end within {TOOL_S:g} s")
     text = said.decode(errors="replace")
     if code:
-        shown = plain(" ".join(text.split())[:200]).rstrip(".")
-        ended = f"signal {-code} ended it" if code < 0 else "" if shown else f"it ends with {code}"
-        raise OSError(errno.EIO, ": ".join(filter(None, (name, ended, shown))))
+        reason = shown(text) if text.strip() else ""
+        ended = f"signal {-code} ended it" if code < 0 else "" if reason else f"it ends with {code}"
+        raise OSError(errno.EIO, ": ".join(filter(None, (name, ended, reason))))
     return text
 
 
 def nvlink_groups() -> dict[str, frozenset[str]]:
-    """{GPU: those that NVLink joins each with each, at least itself} of the GPUs that nvidia-smi lists.
-
-    Raises OSError as `run_tool`, and where that is not what it prints, or not what its links are.
+    """The groups of the GPUs that nvidia-smi lists, as of `groups_in`. Raises OSError as `run_tool` and that.
 
     Source: `nvidia-smi topo -m` as recorded of drivers 440 to 580, for pairs, and boards with NVSwitch
     """
@@ -496,16 +503,38 @@ def nvlink_groups() -> dict[str, frozenset[str]]:
     gpus = {f"GPU{index}": f"{int(domain, 16):04x}:{rest.lower()}" for index, domain, rest in listed}
     text = _ESCAPE.sub("", run_tool(NVIDIA_SMI, "topo", "-m"))
     rows = [[cell.strip() for cell in line.split("\t")][: len(gpus) + 1] for line in text.splitlines()]
-    matrix = {row[0]: dict(zip(gpus, row[1:], strict=False)) for row in rows if row[0] in gpus}
-    links = {
-        name: frozenset(other for other, cell in cells.items() if other == name or _NVLINK.fullmatch(cell))
-        for name, cells in matrix.items()
+    table = {gpus[name]: dict(zip(gpus.values(), row, strict=False)) for name, *row in rows if name in gpus}
+    return groups_in(text, table if ["", *gpus] in rows else {}, _NVLINK)
+
+
+def sharing_groups() -> dict[str, frozenset[str]]:
+    """The groups of GPUs under GIM whose functions reach each other's VRAM by XGMI; as `nvlink_groups`.
+
+    Source: `amd-smi topology` of MxGPU-Virtualization, smi-lib/cli/cpp/src/host/smi_cli_api_host_topology.cpp
+    """
+    text = run_tool(AMD_SMI, "topology", "--fb-sharing")
+    rows = [line.split() for line in text.splitlines()]
+    gpus = next((row for row in rows if row and all(map(PCI_ADDRESS.fullmatch, row))), [])
+    names = {row[0]: row[1:] for row in rows if row and row != gpus and row[0] in gpus}
+    return groups_in(text, {gpu: dict(zip(gpus, row, strict=False)) for gpu, row in names.items()}, _SHARES)
+
+
+def groups_in(
+    text: str, table: Mapping[str, Mapping[str, str]], linked: re.Pattern[str]
+) -> dict[str, frozenset[str]]:
+    """{GPU: those that it is linked with, and itself} of {GPU: {GPU: what a tool's `text` has of the two}}.
+
+    Raises OSError where that is no table of all, or GPUs of a group are not linked each with each.
+    """
+    if not table or any(row.keys() != table.keys() for row in table.values()):
+        raise OSError(errno.EIO, f"no table of the links of GPUs, but: {shown(text)}")
+    groups = {
+        gpu: frozenset(other for other, word in row.items() if other == gpu or linked.fullmatch(word))
+        for gpu, row in table.items()
     }
-    if not gpus or ["", *gpus] not in rows or any(matrix.get(name, {}).get(name) != "X" for name in gpus):
-        raise OSError(errno.EIO, "nvidia-smi topo -m prints no matrix of the GPUs that nvidia-smi lists")
-    if any(links[other] != linked for linked in links.values() for other in linked):
-        raise OSError(errno.EIO, "the GPUs in nvidia-smi topo -m are not linked each with each")
-    return {gpus[name]: frozenset(gpus[other] for other in linked) for name, linked in links.items()}
+    if any(groups[other] != group for group in groups.values() for other in group):
+        raise OSError(errno.EIO, "GPUs that have links have none to some of their group")
+    return groups
 
 
 def joined_groups(former: Mapping[str, str], seen: Mapping[str, frozenset[str]]) -> dict[str, str]:
@@ -562,8 +591,7 @@ class NvidiaSmi:
             if _NO_MIG_LINE.search(said):
                 break
             if not tables[-1] or len(tables[-1]) != len(_TABLE_LINE.findall(said)):
-                shown = plain(" ".join(said.split())[:200])
-                problem = f"`nvidia-smi mig {word}` prints no table of them: {shown or 'nothing'}"
+                problem = f"`nvidia-smi mig {word}` prints no table of them: {shown(said)}"
                 self._problems[card] = OSError(errno.EBADMSG, problem)
                 return None
         rows, computing = tables[0], set(tables[-1])

@@ -412,8 +412,8 @@ def unknown_groups(facts: DeviceFacts, kind: str | None, problem: str) -> Iterat
     if kind == LINKS and (problem or not any(card.device.address in facts.groups for card in facts.cards)):
         yield (
             f"[devices] report_pcie = {LINKS}: {problem or 'no group of GPUs is known'}. `plimsoll devices "
-            "apply` asks amdgpu, or nvidia-smi, while GPUs have that driver and not VFIO's; a trait in [pci] "
-            "device_spec names a group as well."
+            "apply` asks amdgpu, GIM or nvidia-smi, while GPUs have that driver and not VFIO's; a trait in "
+            "[pci] device_spec names a group as well."
         )
 
 

@@ -181,8 +181,10 @@ def test_gim_gives_its_cards_functions_by_amd_smi_and_after_a_boot_again(
             (tree.devices / GIM_CARD / f"virtfn{number}").unlink()
         (tree.devices / GIM_CARD / "sriov_numvfs").write_text("1\n")
     assert calls.read_text() == f"set --gpu={GIM_CARD} --num-vf=8\n" * 2
-    nvidia_smi(tmp_path, monkeypatch, "echo 'NUM_VF: VF is busy'", name="amd-smi")
-    assert "the card has another number of them then" in carver.carve().failures[0]
+    # It ends with 0 where it fails (smi_cli_main.cpp, smi_cli_exception.cpp), and says so on stderr.
+    busy = "SMI-LIB has returned status -1030 - Device busy. Status code: -1030"
+    nvidia_smi(tmp_path, monkeypatch, f"echo '{busy}' >&2", name="amd-smi")
+    assert f"the card has another number of them then; amd-smi: {busy}." in carver.carve().failures[0]
     nvidia_smi(tmp_path, monkeypatch, "echo 'VF is busy' >&2; exit 2", name="amd-smi")
     assert carver.carve().failures == (
         f"{GIM_CARD}: cannot let amd-smi give {GIM_CARD} 8 virtual functions: amd-smi: VF is busy.",
@@ -527,14 +529,14 @@ def test_the_gpus_that_nvlink_joins_are_a_group(
 @pytest.mark.parametrize(
     ("matrix", "listed", "problem"),
     [
-        ("", LIST, "prints no matrix"),
-        ("Failed to run topology matrix\n", LIST, "prints no matrix"),
-        (MATRIX[: len(MATRIX) // 4], LIST, "prints no matrix"),
-        (MATRIX.replace("GPU3\tNV12", "GPU7\tNV12"), LIST, "prints no matrix"),
-        (MATRIX, LIST + "4, 00000000:90:00.0\n", "prints no matrix"),
-        (MATRIX, "No devices were found\n", "prints no matrix"),
-        (PAIRS.replace("GPU1\tNV4", "GPU1\tSYS"), LIST, "not linked each with each"),
-        (PAIRS.replace("PXB", "NV1"), LIST, "not linked each with each"),
+        ("", LIST, "no table of the links of GPUs, but: "),
+        ("Failed to run topology matrix\n", LIST, "no table of the links of GPUs, but: "),
+        (MATRIX[: len(MATRIX) // 4], LIST, "no table of the links of GPUs, but: "),
+        (MATRIX.replace("GPU3\tNV12", "GPU7\tNV12"), LIST, "no table of the links of GPUs, but: "),
+        (MATRIX, LIST + "4, 00000000:90:00.0\n", "no table of the links of GPUs, but: "),
+        (MATRIX, "No devices were found\n", "no table of the links of GPUs, but: "),
+        (PAIRS.replace("GPU1\tNV4", "GPU1\tSYS"), LIST, "none to some of their group"),
+        (PAIRS.replace("PXB", "NV1"), LIST, "none to some of their group"),
     ],
 )
 def test_links_that_are_none_or_make_no_group_leave_what_was_known(
@@ -587,6 +589,50 @@ def test_the_gpus_of_a_hive_are_a_group_also_while_guests_have_some(tmp_path: Pa
     assert kernel.sight(found, links=True) == replace(
         found, problem="xgmi_hive_id of 0000:d3:00.0 is no number"
     )
+
+
+# As `amd-smi topology` of GIM prints it (smi_cli_api_host_topology.cpp), with MODE_2 on four of MI300X.
+MI300S = [f"0000:{bus}:00.0" for bus in ("0c", "22", "38", "5c")]
+YES, NO = f"{'ENABLED':13}", f"{'DISABLED':13}"
+SHARING = (
+    "FB_SHARING_TABLE:\n"
+    + "".join(f"{cell:13}" for cell in ("", *MI300S))
+    + "\n"
+    + "".join(f"{card:13}{YES * 2 + NO * 2 if card in MI300S[:2] else NO * 2 + YES * 2}\n" for card in MI300S)
+    + "\n\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "groups", "problem"),
+    [
+        (SHARING, [MI300S[:2], MI300S[2:]], ""),
+        (SHARING.replace("DISABLED", "ENABLED "), [MI300S], ""),
+        (SHARING.replace("ENABLED ", "N/A     "), [], ""),
+        (SHARING[:-60], [], "no table"),
+        (
+            "Command 'topology' is not supported on the system. Run 'help' for more info. Status code: -5",
+            [],
+            "-5",
+        ),
+        (SHARING.replace(NO, YES, 1), [], "none to some of their group"),
+    ],
+)
+def test_the_gpus_under_gim_that_share_their_vram_are_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, groups: list[list[str]], problem: str
+) -> None:
+    tree = PciTree(tmp_path / "root")
+    for card in MI300S:
+        tree.add(card)
+        drivers = tree.sys / "bus" / "pci" / "drivers" / "gim"
+        drivers.mkdir(parents=True, exist_ok=True)
+        (drivers / card).symlink_to(tree.devices / card)
+    (tmp_path / "said").write_text(said)
+    calls = nvidia_smi(tmp_path, monkeypatch, f"cat {tmp_path}/said", name="amd-smi")
+    found = Kernel(tree.sys, 0.1, tree.proc).sight(RootSight(), links=True)
+    assert found.groups == {card: group[0] for group in groups for card in group}
+    assert problem in found.problem and bool(problem) == bool(found.problem)
+    assert calls.read_text() == "topology --fb-sharing\n"
 
 
 @pytest.mark.parametrize(
