@@ -100,6 +100,25 @@ def test_a_cpu_that_the_host_does_not_have(drivers: Drivers) -> None:
     assert any("cpu_dedicated_set names CPU 99" in sentence for sentence in driver.unmatched_options())
 
 
+def test_why_no_group_of_gpus_is_known_is_said(
+    drivers: Drivers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "seen.json"
+    monkeypatch.setattr("drivers.libvirt.driver.ROOT_SIGHT", file)
+    values = {"connection_uri": "test:///default", "images_path": str(tmp_path)}
+    options = {"libvirt": values, "devices": {"report_pcie": "gpu_link"}}
+    driver = LibvirtDriver.create(DriverSettings("node1", HostSettings(), options))
+    drivers.made.append(driver)
+    driver.describe()
+    (none,) = driver.unmatched_options()
+    file.write_text('{"problem": "nvidia-smi does not end within 30 s"}')
+    (failed,) = driver.unmatched_options()
+    assert "no group of GPUs is known" in none and "gpu_link: nvidia-smi does not end within 30 s." in failed
+    file.write_text("half of a file")
+    before, bad = driver.unmatched_options()
+    assert before == failed and f"{file} cannot be used" in bad
+
+
 def test_nothing_new_is_the_very_same_object(drivers: Drivers, tmp_path: Path) -> None:
     driver = drivers(write_node(tmp_path / "node.xml", (domain(number) for number in range(50))))
     description, guests, topology = driver.describe(), driver.guests(), driver.topology()

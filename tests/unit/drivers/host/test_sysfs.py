@@ -508,6 +508,9 @@ def test_the_kernel_decides_for_a_vendors_own_driver_of_vfio_too(
     assert read(tree, GPU).migration_driver == driver
 
 
+BAD_GROUPS = '{"groups": {"0000:18:00.0": "first/of/all"}}'
+
+
 def test_what_root_saw_of_a_bound_device_decides_for_an_agent_that_may_not_look(tree: PciTree) -> None:
     """Of another driver than the one that is bound now the file says nothing; a bad one changes nothing."""
     tree.add(WHOLE)
@@ -523,7 +526,9 @@ def test_what_root_saw_of_a_bound_device_decides_for_an_agent_that_may_not_look(
     by_name = ["mlx5_vfio_pci", None, None]
     assert migrating() == by_name and sysfs.root_sight() == (RootSight(), "")
     seen = {NIC: {"mlx5_vfio_pci": False}, GPU: {"other_vfio_pci": True}, SOUND: {"new_vfio_pci": True}}
-    for number, text in enumerate((json.dumps({"migrates": seen}), "{", "[]", '{"migrates": {"a": 1}}'), 1):
+    for number, text in enumerate(
+        (json.dumps({"migrates": seen}), "{", "[]", '{"migrates": {"a": 1}}', BAD_GROUPS), 1
+    ):
         file.write_text(text)
         os.utime(file, (number, number))
         assert migrating() == [None, None, "new_vfio_pci"], text

@@ -112,7 +112,8 @@ def test_what_sysfs_alone_tells_of_a_function_is_a_fact_of_it(tmp_path: Path) ->
     (tree.modules / "modules.alias").write_text("alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n")
     session: Any = Session(CallDeadline(10))
     session.libvirt = PciLibvirt()
-    reader = DeviceReader(PendingReads(), Sysfs(tree.sys, tree.proc, tree.modules), 60.0)
+    seen = tmp_path / "seen.json"
+    reader = DeviceReader(PendingReads(), Sysfs(tree.sys, tree.proc, tree.modules, seen), 60.0)
     facts = reader.keep(reader.read(session))
     assert facts.migration_drivers == {"0000:41:00.1": "mlx5_vfio_pci"}
     assert facts.bridges == {"0000:41:00.1": ("pci0000:40", "0000:40:01.0")}
@@ -121,6 +122,9 @@ def test_what_sysfs_alone_tells_of_a_function_is_a_fact_of_it(tmp_path: Path) ->
     session.has_device_events = True
     tree.cells(node2="")
     assert reader.keep(reader.read(session)).memory_cells == {1: MemoryCell(), 2: MemoryCell()}
+    pair = dict.fromkeys(("0000:18:00.0", "0000:3b:00.0"), "0000:18:00.0")
+    seen.write_text(json.dumps({"groups": pair}))
+    assert reader.keep(reader.read(session)).groups == pair, "root looked again"
 
 
 @pytest.mark.parametrize("is_named", [True, False])
