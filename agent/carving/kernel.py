@@ -497,7 +497,7 @@ def run_tool(program: str, *words: str) -> str:
 def nvlink_groups() -> dict[str, frozenset[str]]:
     """The groups of the GPUs that nvidia-smi lists, as of `groups_in`. Raises OSError as `run_tool` and that.
 
-    Source: `nvidia-smi topo -m` as recorded of drivers 440 to 580, for pairs, and boards with NVSwitch
+    Source: `nvidia-smi topo -m` in public records, up to driver 580: of pairs, and of boards with NVSwitch
     """
     listed = _GPU_LINE.findall(run_tool(NVIDIA_SMI, "--query-gpu=index,pci.bus_id", "--format=csv,noheader"))
     gpus = {f"GPU{index}": f"{int(domain, 16):04x}:{rest.lower()}" for index, domain, rest in listed}

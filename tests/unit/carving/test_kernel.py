@@ -245,7 +245,7 @@ COMPUTING = """
 |   0      2       MIG 3g.20gb          2         0          0:3     |
 +--------------------------------------------------------------------+
 """
-# As driver 450 printed them (a guide to ThetaGPU): without their places, and here a part of the GPU instance.
+# As in a guide to ThetaGPU: without their places, and here a part of the GPU instance.
 OLD_COMPUTING = """
 +-------------------------------------------------------+
 | Compute instances:                                    |
@@ -468,9 +468,8 @@ def test_a_boot_takes_mig_instances_and_the_carver_makes_them_again(
 
 # Groups of GPUs
 
-# As driver 580.105.08 printed them on a host with four A100-SXM4-80GB and one network card: with the codes of
-# a terminal in the first line, also into a file. Those of DGX-1 (V100) are in NVIDIA's guide to it: each GPU
-# has NVLinks to four of the seven others.
+# The matrix is that of a public record of driver 580.105.08, with four A100-SXM4-80GB and a network card; the
+# codes of a terminal around its first line are in another one. The addresses are of neither.
 A100S = [f"0000:{bus}:00.0" for bus in ("07", "0f", "47", "4e")]
 LIST = "".join(f"{number}, 0000{card.upper()}\n" for number, card in enumerate(A100S))
 MATRIX = (
