@@ -312,14 +312,15 @@ TRAITS: Sequence[HostRow] = (
 
 DEVICES: Sequence[tuple[str, str, str]] = (
     (
-        "a device over iommufd (`iommufd='yes'` of its driver)",
+        "a device over iommufd (`<driver iommufd='yes'/>`, or `<iommufd>` of the domain)",
         "never writes it",
         "read, gated, claimed and moved as any other; `plimsoll doctor --device` says which ways there are",
     ),
     (
         "MAC address and VLAN of a virtual function",
         "of macvtap ports set on the card at the guest's start; of others left to libvirt",
-        "compared with the definition by the audit; set again after a boot by [devices] restore_ports",
+        "compared with the definition by the audit, and of a plain `<hostdev>` with what its card had; set "
+        "again after a boot by [devices] restore_ports",
     ),
     ("MIG instances", "never", "made again after a boot by [devices] mig_instances, not offered as slices"),
     (

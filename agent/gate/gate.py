@@ -36,6 +36,7 @@ from agent.gate.decision import (
     power_down,
     power_up,
 )
+from agent.moves.live_migratable import failed_arrival
 from agent.moves.ownership import split_allocations
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -343,7 +344,12 @@ class Settler:
                 self._tracker.guests.forget(move.instance)
                 let_in = partial(self._expected.is_let_in, move.instance)
                 revert = partial(self._tracker.revert_move, migration, unless=let_in)
-                self._try(f"migration {migration} is not reverted", revert)
+                done = self._try(f"migration {migration} is not reverted", revert)
+                now = self._tracker.moves().get(migration, move)
+                if done and now.state is not MoveState.BEGUN and move.new is not None:
+                    failed = failed_arrival(move.new, self._tracker.view.host)
+                    if failed:
+                        LOG.warning("%s", failed, fields={"consumer": move.instance})
         return True
 
     def _settle_claims(self, moves: Collection[Move], report: _Report) -> bool:

@@ -16,6 +16,7 @@ https://docs.openstack.org/nova/latest/admin/virtual-gpu.html (live migration of
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from agent.claims.claim import Claim
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.request import ClaimRequest, RequestGroup, is_device_group
 from agent.device_names import (
@@ -156,6 +157,25 @@ def check_live_migratable(
             continue
         for name in sorted(amounts.keys() & offered.get(uuid, {}).keys() - PORTS):
             raise _refusal(f"{name} on {provider.name}", "[pci] device_spec", request)
+
+
+def failed_arrival(claim: Claim, host: ProviderIndex) -> str:
+    """On a live migration to this host that failed: a sentence, empty without a device that migrates."""
+    devices = []
+    for uuid, amounts in sorted(claim.allocations.items()):
+        provider = host.tree.get(uuid)
+        if provider is not None and LIVE_MIGRATABLE in provider.traits:
+            drivers = _names(migration_drivers(provider.traits))
+            under = f" (driver {drivers})" if drivers else ""
+            devices += [f"{name} on {provider.name}{under}" for name in sorted(amounts.keys() - PORTS)]
+    if not devices:
+        return ""
+    return (
+        f"The live migration of {claim.request.name or claim.consumer} to this host failed: its guest did "
+        f"not arrive. It has {' and '.join(devices)}, told to be live-migratable. If libvirt's log names the "
+        'device, put "live_migratable": "no" into its [pci] device_spec on both hosts: then a live migration '
+        "is refused at its begin."
+    )
 
 
 def _refusal(device: str, option: str, request: ClaimRequest) -> Refused:

@@ -16,19 +16,20 @@ from uuid import uuid4
 import pytest
 from kits.api_client import ask, check
 from kits.cli_process import plimsoll
-from kits.gate import GatedHost, claim_of, domain, gated, guest
+from kits.gate import DEVICES_HOST, GatedHost, claim_of, domain, gated, guest, pci
 from kits.status import fetch, listening
 
 from agent.claims.claim import ClaimState
 from agent.claims.domain_demand import GATE_USER
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.access import Access
+from agent.device_names import LIVE_MIGRATABLE, TYPES
 from agent.driver import Guest, GuestState
-from agent.errors import PlacementUnavailable
+from agent.errors import PlacementUnavailable, Refused
 from agent.gate import gate
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.transport import Reply
-from drivers.fake.host import cell
+from drivers.fake.host import Gpu, cell
 
 ALWAYS_0 = (
     ("start", "begin"),
@@ -203,6 +204,85 @@ def test_a_live_migration_is_a_move_and_ends_by_itself(host: GatedHost, other: G
     assert other.held(vm.uuid) == {}
 
 
+CARD = "0000:83:00.0"
+IOMMUFD = {
+    "the device": ("", "<driver iommufd='yes'/>"),
+    "the domain": ("<iommufd enabled='yes'/>", ""),
+    "the domain, with a file descriptor": ("<iommufd enabled='yes' fdgroup='iommu'/>", ""),
+    "the domain, not the device": ("<iommufd enabled='yes'/>", "<driver iommufd='no'/>"),
+}
+"""How a domain says which of its devices go over iommufd: by themselves since libvirt 12.1, all since 12.2.
+
+Source: NEWS.rst and tests/qemuxmlconfdata/iommufd-q35.xml, iommufd-q35-fd.xml of libvirt
+"""
+
+
+def with_card(uuid: str, form: str) -> str:
+    """A domain with the card, which is over iommufd in this way."""
+    inside, driver = IOMMUFD[form]
+    return domain(uuid, devices=pci(CARD).replace("<source>", f"{driver}<source>"), inside=inside)
+
+
+def show_card(host: GatedHost, *traits: str) -> None:
+    """The host has this one card, with these traits."""
+    card = Gpu(CARD, "PGPU", 1, (CARD,), traits=frozenset(traits))
+    host.driver.change(cells=DEVICES_HOST.cells, gpus=(card,))
+    host.world.agent.reconcile("a card")
+
+
+@pytest.mark.parametrize("form", IOMMUFD)
+def test_a_device_over_iommufd_goes_through_the_gate_and_moves_as_any_other(
+    host: GatedHost, other: GatedHost, form: str
+) -> None:
+    vm, rival = guest(str(uuid4())), guest(str(uuid4()))
+    xml, of_rival = with_card(vm.uuid, form), domain(rival.uuid, devices=pci(CARD))
+    for each in (host, other):
+        show_card(each, TYPES["type-PF"])
+    host.starts(rival, of_rival)
+    assert CARD in host.refused("prepare", "begin", xml) and host.held(vm.uuid) == {}
+    host.ends(rival, of_rival)
+    host.starts(vm, xml)
+    here, there = (
+        {name: {"VCPU": 2, "MEMORY_MB": 1024}, f"{name}_pci_{CARD}": {"PGPU": 1}}
+        for name in ("node1", "node2")
+    )
+    assert host.held(vm.uuid) == here
+    assert "is not declared live_migratable" in other.refused("migrate", "begin", xml)
+    claim = host.world.agent._tracker.claim_of(vm.uuid)
+    assert claim is not None
+    migration = str(uuid4())
+    other.world.operations.begin_move(MoveKind.COLD_MIGRATE, migration, claim.request)
+    assert (other.held(vm.uuid), host.held(migration)) == (there, here)
+    other.allowed("prepare", "begin", xml)
+    other.world.operations.revert_move(migration, None)
+    for each in (host, other):
+        show_card(each, TYPES["type-PF"], LIVE_MIGRATABLE)
+    other.allowed("migrate", "begin", xml)
+    assert other.held(vm.uuid) == there
+
+
+@pytest.mark.parametrize("form", [None, *IOMMUFD])
+def test_a_live_migration_to_another_driver_of_vfio_is_refused_with_both(
+    host: GatedHost, other: GatedHost, form: str | None
+) -> None:
+    """Each agent reports its own driver; the destination reads the source's from Placement."""
+    vm = guest(str(uuid4()))
+    xml = with_card(vm.uuid, form) if form else domain(vm.uuid, devices=pci(CARD))
+    show_card(host, LIVE_MIGRATABLE, "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI")
+    show_card(other, LIVE_MIGRATABLE, "CUSTOM_VFIO_DRIVER_XE_VFIO_PCI")
+    host.starts(vm, xml)
+    before = host.held(vm.uuid)
+    claim = host.world.agent._tracker.claim_of(vm.uuid)
+    assert claim is not None
+    with pytest.raises(Refused) as refused:
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
+    for reason in (refused.value.message, other.refused("migrate", "begin", xml)):
+        assert "under the driver of VFIO mlx5_vfio_pci at the source, and this host has xe_vfio_pci" in reason
+    assert host.held(vm.uuid) == before and other.held(vm.uuid) == {}
+    show_card(other, LIVE_MIGRATABLE, "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI")
+    other.allowed("migrate", "begin", xml)
+
+
 def test_a_migration_that_fails_is_reverted_and_may_be_tried_again(host: GatedHost, other: GatedHost) -> None:
     vm = guest(str(uuid4()))
     host.starts(vm, domain(vm.uuid))
@@ -218,6 +298,31 @@ def test_a_migration_that_fails_is_reverted_and_may_be_tried_again(host: GatedHo
         assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     states = {each.state for each in other.world.agent.host_status.overview().moves}
     assert states == {MoveState.REVERTED}
+
+
+@pytest.mark.parametrize("driver", ["mlx5_vfio_pci", ""])
+def test_a_failed_migration_names_the_driver_and_how_to_declare_that_it_cannot(
+    host: GatedHost, other: GatedHost, driver: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The hypervisor's migration fails although the device's driver, or the operator, says that it can."""
+    vm = guest(str(uuid4()))
+    xml = domain(vm.uuid, devices=pci(CARD))
+    traits = [f"CUSTOM_VFIO_DRIVER_{driver.upper()}"] if driver else []
+    for each in (host, other):
+        show_card(each, LIVE_MIGRATABLE, *traits)
+    host.starts(vm, xml)
+    other.allowed("migrate", "begin", xml)
+    other.allowed("prepare", "begin", xml)
+    coming = Guest(vm.uuid, "vm", GuestState.MIGRATING, vm.resources)
+    other.driver.add_guest(coming)
+    other.world.agent.reconcile("it comes in")
+    other.ends(coming, xml)
+    assert other.held(vm.uuid) == {} and claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    (told,) = (text for text in caplog.messages if "live migration of vm to this host failed" in text)
+    assert f"PGPU on node2_pci_{CARD}{f' (driver {driver})' if driver else ''}, told to be" in told
+    assert '"live_migratable": "no" into its [pci] device_spec on both hosts' in told
+    other.world.agent.reconcile("again")
+    assert len([text for text in caplog.messages if text == told]) == 1
 
 
 def test_a_migration_that_never_came_is_reverted_after_a_while(
