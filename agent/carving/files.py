@@ -11,6 +11,8 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -22,7 +24,8 @@ from agent.carving.carving import NeededUnit, needed_units, needs_to_json, read_
 from agent.carving.kernel import CpuKernel
 from agent.claims.claim import Claim
 from agent.claims.rows import Row
-from agent.driver import CarvedUnit, Guest, HostSettings
+from agent.device_names import NO_MAC
+from agent.driver import CarvedUnit, Guest, HostSettings, UsedUnit
 from agent.durable.files import write_atomically
 from agent.errors import DriverError, StateError, UsageError
 
@@ -100,6 +103,29 @@ def write_plan_file(folder: Path, needs: Iterable[NeededUnit]) -> None:
 def read_plan_file(folder: Path) -> tuple[NeededUnit, ...]:
     """What claims and domains need; nothing where there is no file. Raises StateError as `read_kept`."""
     return read_kept(folder / PLAN_NAME, read_needs) or ()
+
+
+def with_noted_ports(guests: Iterable[Guest], folder: Path) -> tuple[Guest, ...]:
+    """The guests, each with what is noted for its functions that have no port on their card any more.
+
+    A `<hostdev>` does not tell its own, so the guest asks for the one that its function had while the same
+    guest had it. Notes that cannot be read count as none: `BootNeeds` tells of them.
+    """
+    noted: dict[str, NeededUnit] = {}
+    with suppress(StateError):
+        noted = {need.unit.unit: need for need in read_plan_file(folder) if need.unit.port}
+
+    def asking(guest: Guest, unit: UsedUnit) -> UsedUnit:
+        need = noted.get(unit.unit)
+        is_lost = (
+            need is not None and unit.port == NO_MAC and not unit.asked_port and guest.uuid in need.holder
+        )
+        return replace(unit, asked_port=need.unit.port) if need and is_lost else unit
+
+    return tuple(
+        replace(guest, units=tuple(asking(guest, unit) for unit in guest.units)) if noted else guest
+        for guest in guests
+    )
 
 
 CPUS_NAME = "cpus.json"

@@ -13,6 +13,7 @@ from agent.backoff import Backoff
 from agent.carving.files import (
     BootNeeds,
     CpuNeeds,
+    with_noted_ports,
 )
 from agent.claims.claim import Claim
 from agent.clock import HostClock
@@ -657,7 +658,7 @@ def assemble(
         tracker,
         client,
         identity.uuid,
-        reconciler.read_known_guests,
+        lambda: with_noted_ports(reconciler.read_known_guests(), settings.state_path),
         journal.devices,
         lambda: reconciler.tree,
         lambda: reconciler.leads,

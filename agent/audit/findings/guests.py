@@ -29,7 +29,7 @@ from agent.claims.refusal import amounts_text, provider_label
 from agent.claims.request import ClaimRequest, RequestGroup, card_obstacle, is_confidential
 from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference
-from agent.device_names import CONFIDENTIAL, address_of
+from agent.device_names import CONFIDENTIAL, NO_MAC, address_of
 from agent.driver import Guest, GuestState
 from agent.errors import by_force
 from agent.moves.states import request_for_allocations
@@ -295,9 +295,10 @@ class AnotherUnit(FindingKind):
         ),
         TableRow(
             "A guest runs with a virtual function for which its network card has another MAC address or VLAN "
-            "than the guest's definition.",
-            "None: set it on the card (`ip link set CARD vf NUMBER mac MAC vlan VLAN`), or start the guest "
-            "anew.",
+            "than the guest's definition; or with a plain `<hostdev>`, for which the card had both and has "
+            "none any more, as after a boot.",
+            "None: set it on the card (`ip link set CARD vf NUMBER mac MAC vlan VLAN`), or start a guest "
+            "that has it as an `<interface>` anew; `[devices] restore_ports` sets it after a boot.",
             "no",
         ),
     )
@@ -314,11 +315,16 @@ class AnotherUnit(FindingKind):
             differ = {unit: port for unit, port in ports.items() if all(port) and len({*port}) > 1}
             clauses = [f"{unit} has {port}, and the guest {asked}" for unit, (asked, port) in differ.items()]
             if clauses:
+                # What a card lost is that of a plain <hostdev> as well, which libvirt sets at no start.
+                is_lost = any(port == NO_MAC for _, port in differ.values())
+                remedy = (
+                    "; [devices] restore_ports does so at boots" if is_lost else ", or start the guest anew"
+                )
                 yield Finding(
                     self.name,
                     case.instance,
                     f"The network card of the guest {case.instance} has another MAC address or VLAN for its "
-                    f"virtual function: {'; '.join(clauses)}. Set it on the card, or start the guest anew.",
+                    f"virtual function: {'; '.join(clauses)}. Set it on the card{remedy}.",
                     {**case.evidence, "ports": {unit: list(port) for unit, port in differ.items()}},
                 )
         use = case.use

@@ -14,8 +14,11 @@ from kits.numa import ask
 from kits.placements import Placement, usual_placement
 from kits.tracker import Crash
 
+from agent.carving.carving import NeededUnit
+from agent.carving.files import PLAN_NAME, write_plan_file
 from agent.claims.claim import Claim
-from agent.driver import Guest, GuestState, UsedUnit
+from agent.device_names import NO_MAC
+from agent.driver import CarvedUnit, Guest, GuestState, UsedUnit
 from agent.errors import DoesNotFit, DriverDataError, DriverError
 from agent.moves.states import MoveKind
 from agent.placement.client import ConsumerAllocations
@@ -23,6 +26,7 @@ from drivers.fake.host import cell
 
 CARDS = tuple(tuple(f"0000:{bus}:02.{number}" for number in range(8)) for bus in ("41", "81"))
 PGPU = "0000:83:00.0"
+MAC = "52:54:00:00:00:01"
 OFF = "5b2c0000-0000-4000-8000-000000000001"
 
 
@@ -59,6 +63,40 @@ def test_what_a_guest_grew_by_is_offered_to_nobody_and_becomes_its_own(world: Wo
     held = world.operations.tree()[1]
     assert sum(amounts.get("SRIOV_NET_VF", 0) for amounts in held.values()) == 8
     assert sum(amounts.get("PGPU", 0) for amounts in held.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("noted_for", "port", "asked", "reason"),
+    [
+        ("", NO_MAC, "", f"has {NO_MAC}, and the guest {MAC} VLAN 7. Set it on the card; [devices] restore"),
+        ("", f"{MAC} VLAN 7", "", ""),
+        ("", MAC, "", ""),  # another one is the operator's act, and is noted
+        ("", "", "", ""),
+        (OFF, NO_MAC, "", ""),
+        ("", NO_MAC, f"{MAC} VLAN 8", f"has {NO_MAC}, and the guest {MAC} VLAN 8. Set it on the card; "),
+    ],
+)
+def test_a_plain_device_whose_card_lost_what_it_had_for_it_is_told(
+    world: World, tmp_path: Path, noted_for: str, port: str, asked: str, reason: str
+) -> None:
+    """A <hostdev> does not tell its MAC address; what the agent noted for the same guest does."""
+    claim = world.operations.claim(request(VCPU=2, MEMORY_MB=2048, SRIOV_NET_VF=1))
+    (vf,) = (unit for _, name, unit in claim.exact if name == "SRIOV_NET_VF")
+    card = f"{vf[:8]}00.0"
+    unit = UsedUnit("SRIOV_NET_VF", vf, f"pci:{card}", asked_port=asked, port=port)
+    resources = {"VCPU": 2, "MEMORY_MB": 2048, "SRIOV_NET_VF": 1}
+    world.driver.add_guest(Guest(claim.consumer, "plain", GuestState.RUNNING, resources, (unit,)))
+    world.agent.reconcile("it runs")
+    need = NeededUnit(
+        CarvedUnit(vf, card, vf, port=f"{MAC} VLAN 7"), f"instance {noted_for or claim.consumer}"
+    )
+    write_plan_file(tmp_path, (need,))
+    told = [each for each in world.operations.audit(heal=False).findings if each.kind == "another unit"]
+    assert len(told) == bool(reason) and all(f"{vf} {reason}" in each.reason for each in told)
+    assert not any(each.repair for each in told)
+    (tmp_path / PLAN_NAME).write_text("garbage")
+    told = [each for each in world.operations.audit(heal=False).findings if each.kind == "another unit"]
+    assert len(told) == bool(asked), "what cannot be read is no note"
 
 
 def test_what_the_audit_sees_in_a_guest_is_given_to_no_later_claim(world: World) -> None:

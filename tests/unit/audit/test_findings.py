@@ -62,6 +62,7 @@ from agent.audit.observation import Observation, suspects
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
 from agent.claims.guest_cells import PlacedCell
+from agent.device_names import NO_MAC
 from agent.driver import Guest, GuestState, MoveInstruction, UsedUnit
 from agent.moves.states import END_STATES, MIGRATION_TYPE, MoveRole, MoveState, claims_of
 from agent.providers.device_health import DeviceHealth, HealthState, Symptom
@@ -265,6 +266,7 @@ def test_a_function_whose_card_has_another_mac_or_vlan_for_it_is_told(
     assert len(told) == found
     for finding in told:
         assert f"{CLAIMED_VF} has {port}, and the guest {asked}" in finding.reason and not finding.repair
+        assert ("or start the guest anew" in finding.reason) == (port != NO_MAC)
         assert finding.evidence["ports"] == {CLAIMED_VF: [asked, port]}
     for unclear in (in_state(GuestState.SHUTOFF, guest), replace(guest, problem="odd XML")):
         assert row_findings(AnotherUnit(), observe(ONE_VF, guests=(unclear,))) == []
