@@ -241,7 +241,8 @@ def _groups(args: Namespace) -> Json:
         group = groups.setdefault(suffix, {"resources": {}})
         group.setdefault("required", []).append(trait)
     subtrees, given = [], frozenset(groups) - {""}
-    for number, text in enumerate(args.same_subtree or ()):
+    tops = (name for name in map("_top{}".format, range(1000)) if name not in given)
+    for text in args.same_subtree or ():
         named, colon, traits = text.partition(":")
         suffixes = named.split(",")
         unknown = next((suffix for suffix in suffixes if suffix not in given), None)
@@ -253,7 +254,7 @@ def _groups(args: Namespace) -> Json:
                 "own, none lets them share"
             )
         if colon:
-            suffixes.append(f"_top{number}")
+            suffixes.append(next(tops))
             top = {"suffix": suffixes[-1], "resources": {}, "required": traits.split(",")}
             groups[suffixes[-1]] = top
         subtrees.append(suffixes)

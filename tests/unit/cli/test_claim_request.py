@@ -73,6 +73,13 @@ def test_a_subtree_of_nothing_or_of_groups_that_are_not_there_is_refused(text: s
     assert "_top" not in refused.value.message
 
 
+def test_a_group_that_is_called_as_one_for_a_trait_is_not_lost() -> None:
+    words = ("--group", "_top0:PGPU=1", "--group", "b:PGPU=1", "--group-policy", "none")
+    request = parse_claim(body(CONSUMER, *words, "--same-subtree", "_top0,b:CUSTOM_X", "--same-subtree", "b"))
+    assert request.resources == {"PGPU": 2}
+    assert request.same_subtree == (frozenset({"_top0", "b", "_top1"}), frozenset({"b"}))
+
+
 @pytest.mark.parametrize("groups", [["a"], ["a", "b"]])
 def test_a_trait_above_groups_needs_a_group_policy(groups: list[str]) -> None:
     """The refusal names what was written, not the group that stands for the trait."""
