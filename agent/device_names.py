@@ -63,6 +63,9 @@ VRAM_CLASS = "CUSTOM_VRAM_MB"
 PORT = re.compile(r"((?:[0-9a-f]{2}:){5}[0-9a-f]{2})(?: VLAN ([0-9]{1,4}))?", re.ASCII)
 """What a network card has for a virtual function, as one text: its MAC address and its VLAN."""
 
+VLAN = " VLAN "
+"""What stands between the two in such a text."""
+
 MIG_INSTANCE = re.compile(r"([1-9])g\.[1-9][0-9]{0,2}gb(?:[+-][a-z.]{1,12})?:(0|[1-9][0-9]?)", re.ASCII)
 """A MIG instance: its profile, with its compute slices first, and the memory slice in which it starts."""
 
@@ -200,7 +203,7 @@ def vram_sizes(classes: Iterable[str]) -> list[int]:
 
 def port_of(mac: str, vlan: int) -> str:
     """The port of a MAC address and the id of a VLAN, 0 for none, see `PORT`."""
-    return f"{mac.lower()} VLAN {vlan}" if vlan else mac.lower()
+    return f"{mac.lower()}{VLAN}{vlan}" if vlan else mac.lower()
 
 
 def unit_in_place(function: str, type_id: str, place: int) -> str:

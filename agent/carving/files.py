@@ -24,7 +24,7 @@ from agent.carving.carving import NeededUnit, needed_units, needs_to_json, read_
 from agent.carving.kernel import CpuKernel
 from agent.claims.claim import Claim
 from agent.claims.rows import Row
-from agent.device_names import NO_MAC
+from agent.device_names import NO_MAC, VLAN
 from agent.driver import CarvedUnit, Guest, HostSettings, UsedUnit
 from agent.durable.files import write_atomically
 from agent.errors import DriverError, StateError, UsageError
@@ -109,11 +109,12 @@ def with_noted_ports(guests: Iterable[Guest], folder: Path) -> tuple[Guest, ...]
     """The guests, each with what is noted for its functions that have no port on their card any more.
 
     A `<hostdev>` does not tell its own, so the guest asks for the one that its function had while the same
-    guest had it. Notes that cannot be read count as none: `BootNeeds` tells of them.
+    guest had it. A MAC address without a VLAN may be one that the guest chose: drivers such as i40e show that
+    while the guest's driver runs. Notes that cannot be read count as none: `BootNeeds` tells of them.
     """
     noted: dict[str, NeededUnit] = {}
     with suppress(StateError):
-        noted = {need.unit.unit: need for need in read_plan_file(folder) if need.unit.port}
+        noted = {need.unit.unit: need for need in read_plan_file(folder) if VLAN in need.unit.port}
 
     def asking(guest: Guest, unit: UsedUnit) -> UsedUnit:
         need = noted.get(unit.unit)

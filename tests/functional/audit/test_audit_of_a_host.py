@@ -27,6 +27,7 @@ from drivers.fake.host import cell
 CARDS = tuple(tuple(f"0000:{bus}:02.{number}" for number in range(8)) for bus in ("41", "81"))
 PGPU = "0000:83:00.0"
 MAC = "52:54:00:00:00:01"
+TAGGED = f"{MAC} VLAN 7"
 OFF = "5b2c0000-0000-4000-8000-000000000001"
 
 
@@ -66,18 +67,31 @@ def test_what_a_guest_grew_by_is_offered_to_nobody_and_becomes_its_own(world: Wo
 
 
 @pytest.mark.parametrize(
-    ("noted_for", "port", "asked", "reason"),
+    ("noted_for", "noted", "port", "asked", "reason"),
     [
-        ("", NO_MAC, "", f"has {NO_MAC}, and the guest {MAC} VLAN 7. Set it on the card; [devices] restore"),
-        ("", f"{MAC} VLAN 7", "", ""),
-        ("", MAC, "", ""),  # another one is the operator's act, and is noted
-        ("", "", "", ""),
-        (OFF, NO_MAC, "", ""),
-        ("", NO_MAC, f"{MAC} VLAN 8", f"has {NO_MAC}, and the guest {MAC} VLAN 8. Set it on the card; "),
+        (
+            "",
+            TAGGED,
+            NO_MAC,
+            "",
+            f"has {NO_MAC}, and the guest {TAGGED}. Set it on the card; [devices] restore",
+        ),
+        ("", MAC, NO_MAC, "", ""),  # it may be one that the guest chose
+        ("", TAGGED, TAGGED, "", ""),
+        ("", TAGGED, MAC, "", ""),  # another one is the operator's act, and is noted
+        ("", TAGGED, "", "", ""),
+        (OFF, TAGGED, NO_MAC, "", ""),
+        (
+            "",
+            TAGGED,
+            NO_MAC,
+            f"{MAC} VLAN 8",
+            f"has {NO_MAC}, and the guest {MAC} VLAN 8. Set it on the card; ",
+        ),
     ],
 )
 def test_a_plain_device_whose_card_lost_what_it_had_for_it_is_told(
-    world: World, tmp_path: Path, noted_for: str, port: str, asked: str, reason: str
+    world: World, tmp_path: Path, noted_for: str, noted: str, port: str, asked: str, reason: str
 ) -> None:
     """A <hostdev> does not tell its MAC address; what the agent noted for the same guest does."""
     claim = world.operations.claim(request(VCPU=2, MEMORY_MB=2048, SRIOV_NET_VF=1))
@@ -87,9 +101,7 @@ def test_a_plain_device_whose_card_lost_what_it_had_for_it_is_told(
     resources = {"VCPU": 2, "MEMORY_MB": 2048, "SRIOV_NET_VF": 1}
     world.driver.add_guest(Guest(claim.consumer, "plain", GuestState.RUNNING, resources, (unit,)))
     world.agent.reconcile("it runs")
-    need = NeededUnit(
-        CarvedUnit(vf, card, vf, port=f"{MAC} VLAN 7"), f"instance {noted_for or claim.consumer}"
-    )
+    need = NeededUnit(CarvedUnit(vf, card, vf, port=noted), f"instance {noted_for or claim.consumer}")
     write_plan_file(tmp_path, (need,))
     told = [each for each in world.operations.audit(heal=False).findings if each.kind == "another unit"]
     assert len(told) == bool(reason) and all(f"{vf} {reason}" in each.reason for each in told)
