@@ -433,12 +433,13 @@ class PassedDevice:
     """A PCI device that a domain's XML gives to its guest.
 
     `managed`: libvirt binds it to VFIO's driver when the guest starts. `device` is None where the host has no
-    such device.
+    such device. `iommufd`: the guest gets it over iommufd, not over the file of its IOMMU group.
     """
 
     address: str
     managed: bool
     device: HostDevice | None
+    iommufd: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def check_device(
     yield from _holders(device, holders)
     if not device.bridge:
         yield _group(device, holders, with_it)
-        yield from _ways(device)
+        yield from _ways(device, asked=passed.iommufd)
         yield _reset(device)
         yield _cell(device)
         yield _migration(device)
@@ -214,12 +214,23 @@ def _group(device: HostDevice, holders: Holders, with_it: Collection[PassedDevic
     )
 
 
-def _ways(device: HostDevice) -> Iterator[DoctorCheck]:
-    """By which of VFIO's two interfaces a guest can get it: that of its group, or iommufd's.
+def _ways(device: HostDevice, *, asked: bool) -> Iterator[DoctorCheck]:
+    """By which of VFIO's two interfaces a guest can get it: its group's, or iommufd's, if that is `asked`.
+
+    The kernel loads iommufd with VFIO, so what a bound device lacks does not come at the guest's start.
 
     Source: https://docs.kernel.org/driver-api/vfio.html (IOMMUFD and vfio_iommu_type1, VFIO device cdev).
     """
     if device.group is None:
+        return
+    if asked and device.vfio and not (device.iommufd and device.own_file):
+        lack = "its VFIO has no file for each device" if device.iommufd else "it has no /dev/iommu"
+        yield bad(
+            "interface",
+            f"The domain wants {device.address} over iommufd, and this kernel cannot do that: {lack}.",
+            "Take iommufd='yes' and <iommufd> out of the domain, or boot a kernel that has IOMMUFD and "
+            "VFIO_DEVICE_CDEV.",
+        )
         return
     by_group = f"{device.address} can be given by its IOMMU group (/dev/vfio/{device.group})"
     if not device.iommufd:

@@ -34,7 +34,7 @@ from agent.driver import (
 from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.host import FakeHost, load_host
 from drivers.host.domain_writer import write_domain
-from drivers.host.domain_xml import parse_domain, passed_addresses, read_needs, starting_guest
+from drivers.host.domain_xml import over_iommufd, parse_domain, passed_addresses, read_needs, starting_guest
 from drivers.host.providers import (
     REPORTABLE,
     absent_cpus,
@@ -158,7 +158,7 @@ class FakeDriver(Driver):
     def passed_devices(self, xml: str) -> tuple[PassedDevice, ...]:
         """See `Driver`. Empty without `root_path`."""
         pci, addresses = self._pci(), passed_addresses(xml)
-        return pci.passed(addresses) if pci is not None else ()
+        return pci.passed(addresses, over_iommufd(xml)) if pci is not None else ()
 
     def device_signs(self) -> tuple[DeviceSigns, ...]:
         """See `Driver`. Empty without `root_path`."""

@@ -502,6 +502,25 @@ def passed_addresses(text: str) -> Mapping[str, bool]:
     }
 
 
+def over_iommufd(text: str) -> frozenset[str]:
+    """The PCI addresses of the devices that a domain gives its guest over iommufd.
+
+    A device says so itself (libvirt 12.1), else the domain for all (12.2). Raises DriverDataError where the
+    XML is malformed. Source: https://libvirt.org/formatdomain.html and libvirt's NEWS.rst
+    """
+    what = "a domain"
+    root = xml_parser.parse_xml(text, what, "domain")
+    every = root.find("iommufd[@enabled='yes']") is not None
+    return frozenset(
+        xml_parser.pci_address(source, what)
+        for element in root.findall("devices/*")
+        for own in (element.find("driver[@iommufd]"),)
+        if (every if own is None else own.get("iommufd") == "yes")
+        and device_kind(element.tag, element.get("type")) in (DeviceKind.PCI, DeviceKind.INTERFACE)
+        for source in element.findall("source/address")
+    )
+
+
 # What a domain asks for
 
 

@@ -259,10 +259,10 @@ class Sysfs:
             return None if is_bad else _CC_MODES.get(word & 3)
         return None
 
-    def passed(self, addresses: Mapping[str, bool]) -> tuple[PassedDevice, ...]:
+    def passed(self, addresses: Mapping[str, bool], iommufd: Collection[str]) -> tuple[PassedDevice, ...]:
         """The devices of {address: whether libvirt binds it to VFIO's driver}."""
         return tuple(
-            PassedDevice(address, managed, self.read(address, in_full=False))
+            PassedDevice(address, managed, self.read(address, in_full=False), address in iommufd)
             for address, managed in addresses.items()
         )
 

@@ -31,7 +31,7 @@ from agent.driver import (
 )
 from agent.errors import DriverUnavailable, SettingsError, counted
 from drivers.host.domain_writer import write_domain
-from drivers.host.domain_xml import parse_domain, passed_addresses, read_needs, starting_guest
+from drivers.host.domain_xml import over_iommufd, parse_domain, passed_addresses, read_needs, starting_guest
 from drivers.host.providers import absent_cpus, check_cpu_sets, check_file_backed_memory, lacking_pages
 from drivers.host.sysfs import Sysfs, boot_id, default_huge_page_kib, device_addresses, read_signs
 from drivers.libvirt.describe import mixed_sizes
@@ -245,7 +245,7 @@ class LibvirtDriver(Driver):
 
     def passed_devices(self, xml: str) -> tuple[PassedDevice, ...]:
         """See `Driver`."""
-        return self._sysfs.passed(passed_addresses(xml))
+        return self._sysfs.passed(passed_addresses(xml), over_iommufd(xml))
 
     def device_signs(self) -> tuple[DeviceSigns, ...]:
         """See `Driver`."""

@@ -728,6 +728,34 @@ def test_a_device_that_libvirt_may_not_bind_is_refused_with_the_remedy(
     host.allowed("prepare", "begin", domain(uuid, devices=pci(GPU)))
 
 
+@pytest.mark.parametrize(
+    ("inside", "driver", "asks"),
+    [
+        ("", "<driver iommufd='yes'/>", True),
+        ("<iommufd enabled='yes' fdgroup='iommu'/>", "", True),
+        ("<iommufd enabled='yes'/>", "<driver iommufd='no'/>", False),
+        ("<iommufd enabled='no'/>", "<driver name='vfio'/>", False),
+    ],
+)
+def test_a_domain_that_wants_iommufd_of_a_kernel_without_it_is_refused(
+    host: GatedHost, tree: PciTree, inside: str, driver: str, asks: bool
+) -> None:
+    """Not while the device is bound to no driver of VFIO, with which the kernel loads iommufd."""
+    device = managed(pci(GPU)).replace("<source>", f"{driver}<source>")
+    start = ("prepare", "begin", domain(str(uuid4()), devices=device, inside=inside))
+    host.allowed(*start)
+    tree.bind(GPU, "vfio-pci")
+    for lack, made in (
+        ("it has no /dev/iommu", "class/misc/iommu"),
+        ("its VFIO has no file", "vfio-dev/vfio3"),
+    ):
+        if asks:
+            assert f"over iommufd, and this kernel cannot do that: {lack}" in host.refused(*start)
+        folder = tree.devices / GPU / made if "vfio" in made else tree.sys / made
+        folder.mkdir(parents=True)
+    host.allowed(*start)
+
+
 def test_a_group_that_is_not_viable_is_refused(host: GatedHost, tree: PciTree) -> None:
     tree.add(SOUND, "snd_hda_intel", 1, class_="0x040300")
     xml = domain(str(uuid4()), devices=managed(pci(GPU)))
