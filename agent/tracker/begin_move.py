@@ -31,7 +31,7 @@ from agent.placement.transport import WriteRefused
 from agent.shapes import Allocations
 from agent.tracker.claim_attempt import expected_generation
 from agent.tracker.context import TrackerContext, split_by_host
-from agent.tracker.guarded_write import checked
+from agent.tracker.guarded_write import STALLED_S, checked, journal_stalled
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +333,8 @@ class MoveAttempt:
         self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations
     ) -> Move:
         assert move.new is not None
+        if self._context.age_s(move.since) > STALLED_S:  # the intent waited for the disk
+            raise journal_stalled((move.instance, move.migration))
         generation = self._empty_generation if migration.generation is None else migration.generation
         source = replace(
             migration,

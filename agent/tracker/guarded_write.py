@@ -294,13 +294,7 @@ class GuardedWriter:
             self._doubts.end(doubt)
         else:
             self._doubts.restore(before)
-        consumers = " and ".join(sorted(doubt.consumers))
-        return WriteRefused(
-            PlacementConflict(
-                f"The agent's journal took more than {STALLED_S:g} s, so what was read of {consumers} before "
-                "may have changed: nothing was written. The agent reads it again."
-            )
-        )
+        return WriteRefused(journal_stalled(doubt.consumers))
 
     def send_over_bar(
         self, kind: DoubtKind, write: ConsumerAllocations, inventories: Inventories | None = None
@@ -596,6 +590,15 @@ class GuardedWriter:
             return is_barred(conflict)
         self._settle_barred(late)
         return True
+
+
+def journal_stalled(consumers: Iterable[str]) -> PlacementConflict:
+    """The error of a write that was not sent, as the journal took more than `STALLED_S` after the read."""
+    return PlacementConflict(
+        f"The agent's journal took more than {STALLED_S:g} s, so what was read of "
+        f"{' and '.join(sorted(consumers))} before may have changed: nothing was written. The agent reads it "
+        "again."
+    )
 
 
 def is_barred(error: PlacementError) -> bool:

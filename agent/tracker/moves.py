@@ -491,7 +491,9 @@ class MoveFinisher:
             # Another migration may hold the instance's part of this host by now: keep the claim for it.
             if migration.allocations:
                 self._write(DoubtKind.DELETE, replace(migration, allocations={}))
-            return self._step(self._observed_end(move, instance) or MoveStep.FREED, move)
+            end = self._observed_end(move, instance) or MoveStep.FREED
+            self._check_not_back(instance)
+            return self._step(end, move)
         writes = []
         if instance.allocations:
             # What it holds beyond this move, on other hosts, stays.
@@ -605,15 +607,19 @@ class MoveFinisher:
             self._places.read_holders([move.new])
             if self._places.lookalikes(move.new, instance):
                 return MoveStep.FREED
-            if self._client.allocations_of(move.instance) != instance:
-                raise errors.PlacementConflict(
-                    f"Another client wrote the allocations of {move.instance} meanwhile: it may be back."
-                )
+            self._check_not_back(instance)
         left = end is MoveStep.FREED and move.role is MoveRole.SOURCE and self._places.has_left(instance)
         if left and ownership.may_be_superseded(move, instance.generation):
             # While another migration may hold the place, the move may have been reverted and begun again.
             return MoveStep.RESTORED if self._places.possible_holders(move.old, instance) else end
         return end
+
+    def _check_not_back(self, instance: ConsumerAllocations) -> None:
+        """Raises PlacementConflict where another client has written the instance since it was read."""
+        if self._client.allocations_of(instance.consumer) != instance:
+            raise errors.PlacementConflict(
+                f"Another client wrote the allocations of {instance.consumer} meanwhile: it may be back."
+            )
 
     def _has_moved_on(self, move: Move, instance: ConsumerAllocations) -> bool:
         return ownership.has_moved_on(move, instance.allocations, self._context.register.host.is_own)

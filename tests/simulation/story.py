@@ -616,7 +616,10 @@ class Story:
 
         def begun(answer: Answer) -> None:
             move: Move = answer.value
-            if move.state is MoveState.BEGUN and move.new is not None and source not in (None, host):
+            stands = move.state is MoveState.BEGUN and source not in (None, host)
+            if self.oracle.is_written_by_others(uuid_of(consumer), since=answer.begun_at):
+                stands = False  # "only the migration holds something": the agent deletes it (docs/moves.md)
+            if stands and move.new is not None:
                 self._promise(host, {consumer}, move.new)
             if source is None:
                 self._under_way.pop(migration, None)

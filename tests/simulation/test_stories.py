@@ -711,6 +711,21 @@ def test_a_revert_that_is_repeated_does_not_take_back_from_a_third_host() -> Non
         assert story.held("web1") == WEB and story.claim_of("c", "web1") is not None
 
 
+def test_a_move_whose_instance_an_admin_deletes_before_the_answer_is_deleted_as_well() -> None:
+    """Seed 302562: no answer can know of the deletion that came before it."""
+    amounts = {"VCPU": 8, "MEMORY_MB": 9000, "DISK_GB": 40}
+    with Story("abc", seed=302562, restless=0.3) as story, story.meanwhile():
+        a, c = story.host("a"), story.host("c")
+        c.claims("web3", **amounts)
+        story.answers_come()
+        begun = a.begins_move("web3", "move1", "live_migrate", **amounts)
+        story.lets(19)
+        assert story.held("move1") == amounts and not begun.ended
+        story.deletes_allocation("web3")
+        story.comes_to_rest()
+        assert begun.granted and not story.held("move1")
+
+
 def test_a_guest_that_goes_back_by_itself_after_a_move_onward_is_found_to_have_moved_away() -> None:
     """Seed 201100: its host has not learned yet that both moves were confirmed."""
     with Story() as story:
@@ -1293,6 +1308,23 @@ def test_a_fence_that_waited_for_the_disk_takes_no_claim_of_another_host(stalls_
         story.waits(60)
         story.comes_to_rest()
         assert story.held("web3") == {"VCPU": 1, "PGPU": 1}
+
+
+def test_a_begin_that_waited_for_the_disk_moves_what_its_instance_holds_by_then() -> None:
+    """Seed 301532: another client made the instance anew, and it has the generation that was read before."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        b.schedules("web2", **WEB)
+        with story.meanwhile():
+            story.journal_stalls("a", 30.0)
+            begun = a.begins_move("web2", "move1", "cold_migrate", **WEB)
+            story.waits(6)
+            story.deletes_allocation("web2")
+            b.schedules("web2", VCPU=1, PGPU=1)
+            story.answers_come()
+        assert begun.granted
+        assert story.held("move1") == {"VCPU": 1, "PGPU": 1} and story.held("web2") == WEB
+        story.comes_to_rest()
 
 
 # Doubts of consumers whose allocations Placement does not take again

@@ -611,8 +611,8 @@ class PostgresHome:
             told, self._loss = self._loss, f"{what} {remedy}"
             self.role, self._lost_epoch = Role.LOST, max(epoch, self._lost_epoch)
             self._id, self._seen, self._read = identity, (0, 0), (0, 0)
-            if locked:  # another server may have been told to go on
-                self._query("SELECT pg_advisory_unlock_all()")
+            # Another server may have been told to go on: it needs the lock, if this one has it.
+            self._query("SELECT pg_advisory_unlock_all()")
             missing = self._store.follow(anew=True)
             self._seen = self._read
             none = "none" if self._has_followed else "not known, as this server has been started since"

@@ -364,6 +364,24 @@ def test_two_places_that_look_alike_end_at_their_destination(hosts: Hosts, end: 
         check_end(hosts, end, claim, migration)
 
 
+def test_two_places_that_look_alike_follow_the_undoing_of_a_reshape_once_they_are_back(hosts: Hosts) -> None:
+    """The driver still leads onto the cells: only the receipt says that the places went to the root."""
+    hosts.a.change(report_numa=True)
+    (receipt,) = hosts.a.journal.reshapes(done=True)
+    for instance, migration in ((WEB, MIGRATION), (OTHER, SECOND)):
+        hosts.a.claim(instance, **AMOUNTS)
+        begin(hosts, instance, migration, AMOUNTS)
+    hosts.a.reconciler.reshape(receipt)
+    for migration in (MIGRATION, SECOND):
+        hosts.b.tracker.revert_move(migration)
+    hosts.settle()
+    for instance in (WEB, OTHER):
+        claim = hosts.a.tracker.claim_of(instance)
+        assert claim is not None and claim.allocations == {hosts.a.root: AMOUNTS}
+    hosts.a.check()
+    assert findings(hosts) == set()
+
+
 @PLACES
 def test_a_move_that_was_reverted_and_begun_again_is_known_after_two_reshapes(
     hosts: Hosts, place: Mapping[str, int]

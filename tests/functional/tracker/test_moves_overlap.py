@@ -216,6 +216,32 @@ def test_a_release_frees_what_a_revert_brings_back_meanwhile(world: World, reads
     world.check_settled()
 
 
+@pytest.mark.parametrize("reads", range(1, 6))
+def test_a_release_frees_what_the_revert_of_a_move_onward_brings_back_meanwhile(
+    world: World, reads: int
+) -> None:
+    """The host in between knows the first move alone. A revert after its last read is after the release."""
+    world.b.tracker.claim(asks(**PINNED))
+    world.a.tracker.begin_move(asks(**PINNED), MoveKind.EVACUATE, MIGRATION)
+    world.b.tracker.confirm_move(MIGRATION)
+    world.b.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    left = reads
+
+    def reverted(call: str) -> None:
+        nonlocal left
+        left -= call.startswith("GET ")
+        if left == 0:
+            world.b.tracker.revert_move(OTHER_MIGRATION)
+
+    world.a.tap.after = reverted
+    assert world.a.tracker.release(INSTANCE)
+    world.a.tap.after = lambda _: None
+    assert left <= 0, "the release made fewer reads"
+    assert world.placed_all() == {}
+    world.settle()
+    world.check_settled()
+
+
 def test_a_release_does_not_mix_up_moves_that_look_the_same(world: World) -> None:
     """Whose the one migration is that is left is not certain, so nothing is freed, now or later."""
     for consumer in (INSTANCE, OTHER):

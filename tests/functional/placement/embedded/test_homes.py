@@ -141,6 +141,23 @@ def test_a_swept_journal_is_short_and_says_the_same(open_home: OpenHome, seed: i
 
 
 @pytest.mark.usefixtures("short")
+def test_a_server_that_takes_over_sweeps_nothing_of_a_journal_that_is_all_content() -> None:
+    """It was opened when the journal was empty; what it may have follows what it read since."""
+    database = Database()
+    with (
+        closing(opened(lambda: AloneAtDatabase(database, is_shared=True))) as core,
+        closing(Core(Store(MemoryHome(database, is_shared=True)))) as standby,
+    ):
+        for number in range(40):
+            Api(core).provider(f"host{number}", {"VCPU": 1})
+        home: Any = standby._store.home
+        home.take_over()
+        first = home.rows(0, 1)[0].seq
+        Api(standby).provider("last")
+        assert home.rows(0, 1)[0].seq == first
+
+
+@pytest.mark.usefixtures("short")
 def test_a_server_that_swept_has_its_role_again_without_another_one_between() -> None:
     """Its session ended for a moment, and no other server was there to take over."""
     database = Database()
