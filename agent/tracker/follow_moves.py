@@ -365,7 +365,7 @@ class MigrationLinker:
         """
         held = self._client.allocations_of(claim.consumer)
         if not self._places.has_left(held):
-            return None
+            return None  # no consumer can have taken it over
         self._places.read_holders([claim])
         lookalikes = self._places.lookalikes(claim, held)
         if not lookalikes:

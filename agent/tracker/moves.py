@@ -124,19 +124,16 @@ class MoveOperations:
                 present = self._register.step_move(MoveStep.DELETE, present)
             return now and self._finish_or_wait(present).ended
 
-    def deliver(self, migration: str) -> bool:
+    def deliver(self, move: Move) -> bool:
         """Bring a move nearer to its end, or find out that another client ended it; whether it changed.
 
         Raises PlacementUnavailable, StateError; other refusals are logged and the move stays pending.
         """
-        return self._bring_nearer(migration, self._finisher.finish)
+        return self._bring_nearer(move, self._finisher.finish)
 
-    def _bring_nearer(self, migration: str, finish: Callable[[Move], Move]) -> bool:
-        move = self._register.move_by_migration(migration)
-        if move is None:
-            return False
-        with self._context.turns.take_both(move.instance, migration):
-            present = self._register.move_by_migration(migration)
+    def _bring_nearer(self, move: Move, finish: Callable[[Move], Move]) -> bool:
+        with self._context.turns.take_both(move.instance, move.migration):
+            present = self._register.move_by_migration(move.migration)
             if present is None or present.ended:
                 return False
             try:
@@ -144,16 +141,16 @@ class MoveOperations:
             except errors.PlacementUnavailable:
                 raise
             except (errors.PlacementError, errors.Refused) as error:
-                LOG.error("Pending: %s", error.message, fields={"migration": migration})
+                LOG.error("Pending: %s", error.message, fields={"migration": move.migration})
                 return False
 
     def follow(self) -> None:
         """See `ResourceTracker.follow_moves`."""
         self._linker.link_all()  # first: a migration that is known is not taken for another's
         begun = [move for move in self._register.moves().values() if move.state is MoveState.BEGUN]
-        changed = [self.deliver(move.migration) for move in begun]
+        changed = [self.deliver(move) for move in begun]
         changed += [
-            self._bring_nearer(move.migration, self._finisher.follow_end)
+            self._bring_nearer(move, self._finisher.follow_end)
             for move in self._register.moves().values()
             if self._finisher.stays_for_guest(move)
         ]

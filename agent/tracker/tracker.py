@@ -518,9 +518,7 @@ class ResourceTracker:
     def _due(self, limit: int | None) -> list[Work]:
         """At most `limit` moves, claims, doubts; at the end the unanswered, if their back-off is over."""
         pending = self._register.pending(self.turns.is_taken)
-        moves: list[Work] = [
-            (move.instance, partial(self._moves.deliver, move.migration)) for move in pending.moves
-        ]
+        moves: list[Work] = [(move.instance, partial(self._moves.deliver, move)) for move in pending.moves]
         claims: list[Work] = [
             (claim.consumer, partial(self._claims.deliver, claim.consumer)) for claim in pending.claims
         ]

@@ -24,6 +24,7 @@ from agent.driver import (
 )
 from agent.errors import DoesNotFit, DriverUnavailable, PlacementConflict, PlacementFull
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.transport import Reply
 from agent.shapes import Allocations
 from agent.tracker.claim_attempt import replace_claim
 from agent.tree import Inventory, Provider
@@ -304,6 +305,17 @@ def test_no_scheduler_comes_between_the_end_of_a_reservation_and_the_claim(world
         world.tracker.claim(ask(runs, VCPU=8, MEMORY_MB=30000))
     assert "POST /reshaper" in refused
     assert offered(world, MEMORY) == 2256
+    world.check()
+
+
+def test_where_reshaping_is_not_allowed_the_reservation_ends_just_before_the_claim(world: World) -> None:
+    runs = str(uuid4())
+    world.driver.domains = (guest(runs, 8, 32256),)
+    world.see(*TREE)
+    forbidden = {"errors": [{"status": 403, "title": "Forbidden", "detail": "Not by you."}]}
+    world.tap.answer = lambda sent: Reply(403, forbidden) if sent.path == "/reshaper" else None
+    claim = world.tracker.claim(ask(runs, VCPU=8, MEMORY_MB=32256)).claim
+    assert world.raw.allocations_of(runs).allocations == claim.allocations
     world.check()
 
 

@@ -211,6 +211,18 @@ def test_what_was_refused_once_is_tried_at_once_after_the_claim_has_followed(gro
     assert (units(growing, uuid), findings(growing)) == ([taken], [])
 
 
+def test_what_was_refused_is_tried_again_later(growing: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid, other = claimed(growing, VCPU=2), claimed(growing, SRIOV_NET_VF=1)
+    (taken,) = units(growing, other)
+    runs(growing, uuid, taken, VCPU=2)
+    growing.operations.release(other)
+    growing.agent.reconcile("its interval")
+    assert units(growing, uuid) == []
+    monkeypatch.setattr("agent.tracker.follow_guest.RETRY_S", 0.0)
+    growing.agent.reconcile("its interval")
+    assert (units(growing, uuid), findings(growing)) == ([taken], [])
+
+
 def test_an_allocation_that_another_client_wrote_is_not_overwritten(growing: World) -> None:
     uuid = claimed(growing, VCPU=2)
     runs(growing, uuid, VCPU=2)

@@ -324,11 +324,11 @@ def test_a_release_while_a_grow_is_unanswered_gives_the_pools_gigabytes_back(
         assert late.execute() == CONFLICT and is_empty(kit)
 
 
-def shrink(kit: Kit) -> None:
-    """Placement takes no allocation of two VCPU any more, be it one that is there."""
+def shrink(kit: Kit, most: int = 1) -> None:
+    """Placement takes no allocation of more VCPU than that any more, be it one that is there."""
     root = kit.raw.find_provider(uuid=HOST[0].uuid)
     assert root is not None
-    fewer = replace(HOST[0].inventories["VCPU"], max_unit=1)
+    fewer = replace(HOST[0].inventories["VCPU"], max_unit=most)
     kit.raw.put_inventories(root.uuid, root.generation or 0, {**HOST[0].inventories, "VCPU": fewer})
 
 
@@ -681,6 +681,28 @@ def test_a_begin_that_nobody_answered_ends_where_the_host_is_over_committed_mean
     assert kit.placed_all() == before
     kit.tracker.release(asked.consumer)
     assert kit.placed_all() == {}
+
+
+def test_a_begin_that_is_executed_just_before_it_is_barred_is_undone_at_once(kit: Kit) -> None:
+    asked = request(VCPU=2)
+    kit.tracker.claim(asked)
+    before = kit.placed_all()
+    with late_writes(kit, "502") as late, pytest.raises(PlacementUnavailable, match="not known yet"):
+        kit.tracker.begin_move(request(asked.consumer, VCPU=1), MoveKind.RESIZE, MIGRATION)
+    shrink(kit)
+
+    def comes_before_the_bar(sent: Sent) -> Reply | None:
+        if (sent.body or {}).get("consumer_type") == "BARRED":
+            kit.tap.answer = None
+            shrink(kit, most=2)
+            assert late.execute() == DONE
+        return None
+
+    kit.tap.answer = comes_before_the_bar
+    assert kit.tracker.deliver() == 1
+    assert (moved(kit), kit.tracker.pending) == (MoveState.REVERTED, 0)
+    assert kit.placed_all() == before
+    kit.check()
 
 
 @pytest.mark.parametrize("executed", [False, True], ids=["not done yet", "done"])

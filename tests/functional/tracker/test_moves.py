@@ -570,6 +570,35 @@ def test_of_an_instance_that_was_deleted_the_destination_frees_what_the_migratio
     claimed.check()
 
 
+def test_a_guest_whose_move_and_instance_another_client_deleted_keeps_its_claim(
+    claimed: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = claimed.a.tracker.claim_of(INSTANCE)
+    claimed.a.see(INSTANCE)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.settle()
+    for consumer in (MIGRATION, INSTANCE):
+        claimed.raw.delete_allocations(consumer)
+    claimed.settle()
+    assert claimed.a.tracker.claim_of(INSTANCE) == before and claimed.a.moving() is MoveState.REVERTED
+    assert "deleted the instance, and its guest is still on this host" in caplog.text
+
+
+@pytest.mark.parametrize("end", [MoveState.CONFIRMED, MoveState.REVERTED])
+def test_a_resize_on_its_host_that_another_client_ends_waits_for_no_guest(
+    claimed: World, end: MoveState
+) -> None:
+    claimed.a.tracker.begin_move(asks(VCPU=1), MoveKind.RESIZE, MIGRATION)
+    claimed.a.see(INSTANCE)
+    claimed.raw.delete_allocations(MIGRATION)
+    if end is MoveState.REVERTED:
+        claimed.schedule(INSTANCE, **ON_A, **DISK)
+    claimed.a.tracker.follow_moves()
+    assert claimed.a.moving() is end
+    claimed.a.see()
+    claimed.check_settled()
+
+
 # agent.tracker.begin_move: what a begin makes of allocations that other clients wrote
 
 
