@@ -946,6 +946,8 @@ class Book:
 
     def memory_shortfalls(self, consumer: str, memory: Collection[UsedMemory]) -> tuple[Shortfall, ...]:
         """The shortfalls of the memory that its guest must have on certain cells or in large pages."""
+        if not memory:
+            return ()
         stock = HostStock(self.host, self._without(self._own(consumer)), {})
         cells = self._cells.stock(consumer, self._moving, self._needs)
         return memory_shortfalls(memory, self.claims.get(consumer), cells, stock)

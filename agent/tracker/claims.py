@@ -168,13 +168,17 @@ class ClaimOperations:
         check_placeable(request)
         consumer, name = request.consumer, request.name
         with self._context.turns.take(consumer, request):
-            before = self._register.claim_of(consumer)
-            was_held = before is not None and before.state is ClaimState.CLAIMED
-            asked = self._register.under_lock(
-                lambda book: _as_claimed(book.claims.get(consumer), request, restriction, book)
+            before, asked = self._register.under_lock(
+                lambda book: (
+                    (known := book.claims.get(consumer)),
+                    _as_claimed(known, request, restriction, book),
+                )
             )
+            was_held = before is not None and before.state is ClaimState.CLAIMED
 
             def claim() -> Claim:
+                if restriction == UNRESTRICTED:
+                    return self._claim(asked)
                 with restricted(self._register, asked, restriction):
                     return self._claim(asked)
 
