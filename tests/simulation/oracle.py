@@ -640,7 +640,7 @@ class Oracle:
                 if there.get(provider) != amounts
             }
             if lacking and not (
-                self._is_one_of_several_alike(row, rows)
+                self._is_one_of_several_alike(host, row, rows)
                 or self._is_handed_onward(host, row, rows)
                 or self._is_left_to_its_guest(host, consumer)
             ):
@@ -676,13 +676,14 @@ class Oracle:
             for name, amount in amounts.items()
         )
 
-    def _is_one_of_several_alike(self, row: Row, rows: Mapping[str, Row]) -> bool:
+    def _is_one_of_several_alike(self, host: Host, row: Row, rows: Mapping[str, Row]) -> bool:
         """Whether a migration holds just this place, and more than one instance that left may be its own.
 
         Or more than one migration holds just this, or a control plane's: that one may be of a guest without a
         claim. The source cannot know which, so it keeps the places of all until an operator names it. What
         is in the pool stays with the instance. A migration that others narrowed may be that of each of
-        several alike, too: "it keeps the devices of both until it can" tell them apart (docs/moves.md).
+        several alike, too: "it keeps the devices of both until it can" tell them apart (docs/moves.md). So
+        may any be that of an instance without a claim "whose guest is still here": what that had is unknown.
         """
         held = {consumer: _own(allocations) for consumer, allocations in self.network.holdings().items()}
         migrations = [
@@ -698,7 +699,9 @@ class Oracle:
         ]
         several = len(left) > 1 and bool(migrations or self._holders_of_part(row, rows))
         is_foreign = not self.foreign_migrations.isdisjoint(migrations)
-        return row in left and (several or is_foreign or len(migrations) > 1)
+        strays = (who for who in host.guests if who not in rows and self._lives_elsewhere(host, who))
+        has_rival = bool(migrations) and any(strays)
+        return row in left and (several or is_foreign or has_rival or len(migrations) > 1)
 
     def _is_handed_onward(self, host: Host, row: Row, rows: Mapping[str, Row]) -> bool:
         """Whether a second move took the instance onward before the move to this host was ended.
@@ -790,7 +793,7 @@ class Oracle:
         untold, shared = self._held_for_the_returned(mine), self._shared_units(host, rows)
         kept: Column = {}
         for who, row in rows.items():
-            if who not in here and self._is_one_of_several_alike(row, rows):
+            if who not in here and self._is_one_of_several_alike(host, row, rows):
                 _add(kept, self.party(who), row.allocations, mine)
             if len(holders := self._holders_of_part(row, rows)) > 1:
                 _add(kept, who, row.allocations, mine)

@@ -711,6 +711,27 @@ def test_a_revert_that_is_repeated_does_not_take_back_from_a_third_host() -> Non
         assert story.held("web1") == WEB and story.claim_of("c", "web1") is not None
 
 
+@pytest.mark.parametrize("goes", [False, True])
+def test_a_place_waits_for_a_guest_that_moved_away_and_of_which_is_unknown_what_it_had(goes: bool) -> None:
+    """Seed 307584: move1 may be that of web3, whose guest is still here, until that is gone."""
+    alone = {"VCPU": 1, "MEMORY_MB": 1024, "SRIOV_NET_VF": 1}
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert b.claims("web1", **BOTH).granted
+        with story.meanwhile():
+            b.schedules("web3", **alone)
+            b.stranger_starts("web3", **alone)
+            b.control_plane_moves("web3", "a", "foreign3")
+        assert a.begins_move("web1", "move1", "live_migrate", **BOTH).granted
+        story.waits(300)
+        assert b.claim_of("web1") is not None
+        if goes:
+            b.guest_goes("web3")
+            story.deletes_allocation("foreign3")
+        story.comes_to_rest()
+        assert b.claim_of("move1" if goes else "web1") is not None
+
+
 def test_a_move_whose_instance_an_admin_deletes_before_the_answer_is_deleted_as_well() -> None:
     """Seed 302562: no answer can know of the deletion that came before it."""
     amounts = {"VCPU": 8, "MEMORY_MB": 9000, "DISK_GB": 40}

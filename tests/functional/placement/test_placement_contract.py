@@ -137,6 +137,7 @@ STORY = (
         {HOST: {"VCPU": 4}, GPU: {"VGPU": 1}},
         reads=True,
     ),
+    Ask("tree_usages", lambda c: c.tree_usages(HOST, "VCPU", 10_000), None, reads=True),
     Ask("reshape", reshape, reads=True, claims=True),
     Ask("read_provider", lambda c: c.read_provider(CARD).inventories, {"VGPU": Inventory(4)}, reads=True),
     Ask("delete_allocations", lambda c: c.delete_allocations(MIGRATION), True),

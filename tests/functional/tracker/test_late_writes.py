@@ -324,6 +324,29 @@ def test_a_release_while_a_grow_is_unanswered_gives_the_pools_gigabytes_back(
         assert late.execute() == CONFLICT and is_empty(kit)
 
 
+@pytest.mark.parametrize("reads", [1, 2])
+def test_a_grow_that_is_executed_while_its_doubt_is_ended_leaves_what_the_claim_has(
+    kit: Kit, reads: int
+) -> None:
+    asked = request(VCPU=1)
+    claim = kit.tracker.claim(asked).claim
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
+        kit.tracker.extend(claim, ClaimRequest(asked.consumer, (request(VCPU=2).groups[0],)))
+    left = reads
+
+    def comes(call: str) -> None:
+        nonlocal left
+        left -= call.startswith("GET /allocations")
+        if left == 0:
+            left = -9
+            assert late.execute() == DONE
+
+    kit.tap.after = comes
+    kit.tracker.deliver()
+    assert left < 0 and kit.placed(asked.consumer) == {"host": {"VCPU": 1}}
+    kit.check()
+
+
 def shrink(kit: Kit, most: int = 1) -> None:
     """Placement takes no allocation of more VCPU than that any more, be it one that is there."""
     root = kit.raw.find_provider(uuid=HOST[0].uuid)
