@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from agent.carving.carving import (
@@ -25,7 +26,7 @@ from agent.carving.carving import (
     undo,
 )
 from agent.carving.cpus import CpuHolds, CpuStep, cpu_steps, managed_cpus, state_of_down
-from agent.carving.files import read_cpu_file
+from agent.carving.files import read_cpu_file, read_kept
 from agent.carving.kernel import CpuKernel, Kernel
 from agent.codec import decode, encode
 from agent.driver import DeclaredCarving, HostSettings, RootSight
@@ -167,10 +168,10 @@ class Carver:
 
     def tell(self, path: Path) -> tuple[str, ...]:
         """Write what only root sees of devices into the file, for the agent; sentences on what fails."""
-        former = RootSight()
-        with contextlib.suppress(OSError, ValueError, UsageError):
-            former = decode(RootSight, json.loads(path.read_text(encoding="utf-8")))
-        sight = self.kernel.sight(former, links=self.declared.links)
+        former = None
+        with contextlib.suppress(StateError):
+            former = read_kept(path, partial(decode, RootSight))
+        sight = self.kernel.sight(former or RootSight(), links=self.declared.links)
         try:
             path.parent.mkdir(mode=TOLD_MODE, parents=True, exist_ok=True)
             write_atomically(path, json.dumps(encode(RootSight, sight), indent=1) + "\n", 0o644)

@@ -87,7 +87,7 @@ def read_kept(path: Path, read: Callable[[object], T]) -> T | None:
         raise StateError(f"{path} cannot be read: {error.strerror}; run this as root.") from error
     except UsageError as error:
         raise StateError(f"{path}: {error.message} {_REMEDY}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StateError(f"{path} is not JSON. {_REMEDY}") from error
 
 

@@ -148,6 +148,8 @@ class Kernel:
     def sight(self, former: RootSight, *, links: bool) -> RootSight:
         """What only root sees of devices now; without `links`, with the groups of `former`.
 
+        A GPU that is gone from the bus is in no group any more.
+
         VFIO shows each device from its binding on, and `migration` below it if the driver migrates it.
 
         Source: drivers/vfio/debugfs.c of Linux, from 6.8 on, and `__vfio_register_dev` of vfio_main.c;
@@ -158,8 +160,10 @@ class Kernel:
             for shown in entries(self._shown)
             if PCI_ADDRESS.fullmatch(shown.name)
         }
+        there = {device.name for device in entries(self._devices)}
+        known = {gpu: first for gpu, first in former.groups.items() if gpu in there}
         if not links:
-            return RootSight(migrates, former.groups)
+            return RootSight(migrates, known)
         # Each GPU that has its own driver is in a group, if only with itself; of others nothing is seen.
         groups: dict[str, frozenset[str]] = {}
         problem = ""
@@ -179,7 +183,7 @@ class Kernel:
                     groups |= ask()
             except OSError as error:
                 problem = str(error.strerror)
-        return RootSight(migrates, joined_groups(former.groups, groups), problem)
+        return RootSight(migrates, joined_groups(known, groups), problem)
 
     def do(self, step: Step) -> None:
         """Take the step, and see that the kernel did it.
@@ -445,7 +449,7 @@ def _quanta(device: Path) -> str | None:
 
 def shown(said: str) -> str:
     """The first words of what a tool prints, on one line, for a sentence."""
-    return plain(" ".join(said.split())[:200]).rstrip(".") or "nothing"
+    return plain(" ".join(said.split())[:200])[:200].rstrip(".") or "nothing"
 
 
 def run_tool(program: str, *words: str) -> str:

@@ -386,6 +386,8 @@ class Sysfs:
         try:
             stamp = self._seen.stat().st_mtime_ns if self._seen is not None else 0
             if self._seen is not None and stamp != self._sight[0]:
+                if not self._seen.is_file():
+                    raise UsageError("it is no file")
                 with self._seen.open(encoding="utf-8") as file:
                     sight = decode(RootSight, json.loads(file.read(SIGHT_SIZE_MAX)))
                 if not all(map(is_address, (*sight.groups, *sight.groups.values()))):
@@ -393,7 +395,7 @@ class Sysfs:
                 self._sight = (stamp, sight)
         except FileNotFoundError:
             self._sight = (0, RootSight())
-        except (OSError, ValueError, UsageError) as error:
+        except (OSError, ValueError, RecursionError, UsageError) as error:
             why = f"{self._seen} cannot be used ({error}): `plimsoll devices apply`, as root, writes it anew."
             return self._sight[1], why
         return self._sight[1], ""

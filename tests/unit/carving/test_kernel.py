@@ -15,6 +15,7 @@ from kits.vram_card import CARD, FUNCTIONS, XeGpu
 from agent.carving.carver import Carver, CarvingJournal
 from agent.carving.carving import MigInstance, Plan, Sight, Step, StepKind
 from agent.carving.kernel import Kernel, NvidiaSmi, joined_groups, vfio_uses
+from agent.codec import decode
 from agent.device_names import mig_slices
 from agent.driver import DeclaredCarving, RootSight
 from agent.durable.files import vram_quota
@@ -520,9 +521,9 @@ def test_the_gpus_that_nvlink_joins_are_a_group(
     kernel = with_links(tmp_path, monkeypatch, matrix)
     found = kernel.sight(RootSight(), links=True)
     assert found.groups == {card: group[0] for group in groups for card in group} and not found.problem
-    former = RootSight(groups={"a": "a"})
+    former = RootSight(groups={A100S[3]: A100S[3]})
     (tmp_path / "calls").unlink()
-    assert kernel.sight(former, links=False).groups == {"a": "a"} and not (tmp_path / "calls").exists()
+    assert kernel.sight(former, links=False).groups == former.groups and not (tmp_path / "calls").exists()
 
 
 @pytest.mark.parametrize(
@@ -556,11 +557,24 @@ def test_an_nvidia_smi_that_fails_leaves_the_groups_as_they_were_known(
     (problem,) = carver.tell(file)
     assert "stay as they were known: nvidia-smi: NVML: Driver/library version mismatch." in problem
     assert len(json.loads(file.read_text())["groups"]) == 4
-    file.write_text("[")
+    nvidia_smi(tmp_path, monkeypatch, r"printf '\033%.0s' $(seq 250)")
+    for _ in range(2):
+        (problem,) = carver.tell(file)
+        assert "no table of the links of GPUs, but: " in problem and "\\x1b" in problem
+        assert len(decode(RootSight, json.loads(file.read_text())).groups) == 4, "and the agent can read it"
+    file.write_text("[" * 100_000)
     nvidia_smi(
         tmp_path, monkeypatch, f"case $1 in topo) cat {tmp_path}/matrix;; *) cat {tmp_path}/list;; esac"
     )
     assert carver.tell(file) == () and len(json.loads(file.read_text())["groups"]) == 4
+
+
+def test_a_gpu_that_is_gone_keeps_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bridge of the other two was taken away with it; what is no address goes, too."""
+    kernel = with_links(tmp_path, monkeypatch, PAIRS)
+    former = {**dict.fromkeys([*A100S, "0000:99:00.0"], A100S[0]), "\ud800": A100S[3]}
+    assert kernel.sight(RootSight(groups=former), links=True).groups == dict.fromkeys(A100S[:2], A100S[0])
+    assert kernel.sight(RootSight(groups=former), links=False).groups == dict.fromkeys(A100S, A100S[0])
 
 
 def test_the_gpus_of_a_hive_are_a_group_also_while_guests_have_some(tmp_path: Path) -> None:

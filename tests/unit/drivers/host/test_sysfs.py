@@ -509,6 +509,7 @@ def test_the_kernel_decides_for_a_vendors_own_driver_of_vfio_too(
 
 
 BAD_GROUPS = '{"groups": {"0000:18:00.0": "first/of/all"}}'
+DEEP = "[" * 100_000
 
 
 def test_what_root_saw_of_a_bound_device_decides_for_an_agent_that_may_not_look(tree: PciTree) -> None:
@@ -527,13 +528,16 @@ def test_what_root_saw_of_a_bound_device_decides_for_an_agent_that_may_not_look(
     assert migrating() == by_name and sysfs.root_sight() == (RootSight(), "")
     seen = {NIC: {"mlx5_vfio_pci": False}, GPU: {"other_vfio_pci": True}, SOUND: {"new_vfio_pci": True}}
     for number, text in enumerate(
-        (json.dumps({"migrates": seen}), "{", "[]", '{"migrates": {"a": 1}}', BAD_GROUPS), 1
+        (json.dumps({"migrates": seen}), "{", "[]", '{"migrates": {"a": 1}}', BAD_GROUPS, DEEP), 1
     ):
         file.write_text(text)
         os.utime(file, (number, number))
         assert migrating() == [None, None, "new_vfio_pci"], text
         assert ("cannot be used" in sysfs.root_sight()[1]) == (number > 1)
     assert Sysfs(tree.sys, tree.proc, tree.modules, file).migration_driver(NIC) == "mlx5_vfio_pci"
+    file.unlink()
+    os.mkfifo(file)
+    assert migrating() == [None, None, "new_vfio_pci"], "and no wait for a writer"
     file.unlink()
     assert migrating() == by_name and sysfs.root_sight()[1] == ""
 
