@@ -518,6 +518,16 @@ def test_a_move_that_ends_between_two_reads_ends_as_it_did(
     claimed.check_settled()
 
 
+def test_a_claim_that_lost_its_allocation_may_be_leaked_only_once_its_guest_has_gone(claimed: World) -> None:
+    claimed.a.see(INSTANCE)
+    claimed.raw.delete_allocations(INSTANCE)
+    claimed.settle()
+    assert claimed.a.tracker.emptied == frozenset()
+    claimed.a.see()
+    claimed.settle()
+    assert claimed.a.tracker.emptied == {INSTANCE}
+
+
 @pytest.mark.parametrize("version", ["1.37", "1.39"], ids=["untyped", "typed"])
 def test_a_guest_whose_move_is_reverted_while_the_source_looks_has_not_moved_away(
     placement: Placement, tmp_path: Path, version: str

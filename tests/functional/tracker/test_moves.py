@@ -585,6 +585,25 @@ def test_a_guest_whose_move_and_instance_another_client_deleted_keeps_its_claim(
 
 
 @pytest.mark.parametrize("end", [MoveState.CONFIRMED, MoveState.REVERTED])
+def test_a_move_that_waits_for_its_guest_learns_that_another_client_ended_it(
+    claimed: World, end: MoveState
+) -> None:
+    """The destination waits to revert, and the source to confirm, until the guest has left."""
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.settle()
+    here = claimed.b if end is MoveState.CONFIRMED else claimed.a
+    here.see(INSTANCE)
+    if end is MoveState.CONFIRMED:
+        assert here.tracker.revert_move(MIGRATION).state is MoveState.REVERTING
+    else:
+        assert here.tracker.confirm_move(MIGRATION).state is MoveState.CONFIRMING
+        claimed.schedule(INSTANCE, **ON_A, **DISK)
+    claimed.raw.delete_allocations(MIGRATION)
+    here.tracker.follow_moves()
+    assert here.moving() is end and here.tracker.claim_of(INSTANCE) is not None
+
+
+@pytest.mark.parametrize("end", [MoveState.CONFIRMED, MoveState.REVERTED])
 def test_a_resize_on_its_host_that_another_client_ends_waits_for_no_guest(
     claimed: World, end: MoveState
 ) -> None:
