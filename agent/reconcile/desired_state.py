@@ -16,8 +16,8 @@ from agent.providers.provider_config import OverlayResult, ProviderConfig, overl
 from agent.providers.resolve import OwnedProviders, ResolvedDescription, uuids_of
 from agent.reshape.claimed_units import (
     HostRecords,
-    locate_units,
     name_migrations,
+    places_of_units,
     with_missing,
     without_claimed,
 )
@@ -204,7 +204,7 @@ def desired_state(
     }
     inverse = still_held(returning, together)
     known = known_instructions(moves, current, tree)
-    located = {**places_of_claims(records, by_consumer, known), **locate_units(records, known, inverse)}
+    located = {**places_of_claims(records, by_consumer, known), **places_of_units(records, known, inverse)}
     parking = park_units(with_missing(moves, located, current), described, current, tree, held)
     instructions = without_claimed(known_instructions(parking.moves, current, parking.tree), located)
     instructions = without_claimed_changes(instructions, records.claims, current, parking.tree)

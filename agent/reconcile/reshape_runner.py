@@ -40,7 +40,7 @@ from agent.reshape.claimed_units import (
     ExactUnits,
     HostRecords,
     claimed_places,
-    locate_units,
+    places_of_units,
 )
 from agent.reshape.due_instructions import still_held, with_stand_ins
 from agent.reshape.laws import Instruction, Reshape, Slot, inventory_at, new_custom_classes, total_at
@@ -224,7 +224,7 @@ class ReshapeRunner:
         together = {who: total((held.get(who, {}), unheld.get(who, {}))) for who in {**held, **unheld}}
         located = {
             **places_of_claims(records, held, desired.moves),
-            **locate_units(records, desired.moves, desired.back),
+            **places_of_units(records, desired.moves, desired.back),
         }
         claimed = claimed_places(records, located, together, migrations)
         typed = {who for who in migrations if allocated.consumers[who].consumer_type == MIGRATION_TYPE}

@@ -140,7 +140,7 @@ def used_instead(
     return instead
 
 
-def locate_units(
+def places_of_units(
     records: HostRecords, instructions: Sequence[Instruction], back: Iterable[Instruction] = ()
 ) -> dict[str, Places]:
     """{consumer: places} of the units in slots that an instruction moves, where units can be told apart.

@@ -31,7 +31,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.driver import MoveInstruction
 from agent.moves.states import Move, MoveState, claims_of
 from agent.providers.resolve import uuid_of_new
-from agent.reshape.claimed_units import ExactUnits, HostRecords, Places, locate_units, used_instead
+from agent.reshape.claimed_units import ExactUnits, HostRecords, Places, places_of_units, used_instead
 from agent.reshape.laws import Instruction, Relocation, Slot, allocations_of, inventory_at, slots_of
 from agent.reshape.receipt import Receipt
 from agent.shapes import Allocations, beyond, total
@@ -295,7 +295,7 @@ def follow_placement(
         and moving.get(consumer, MoveState.BEGUN) is MoveState.BEGUN
         and slots_of(records.claims[consumer].allocations) != slots_of(allocations)
     }
-    located = locate_units(records, leads) if lagging else {}
+    located = places_of_units(records, leads) if lagging else {}
     found: list[Relocation] = []
     for consumer, allocations in sorted(lagging.items()):
         flows = _flows(records.claims[consumer].allocations, allocations, located.get(consumer, {}), leads)

@@ -8,7 +8,7 @@ class without units has no inventory.
 Source: https://docs.openstack.org/nova/latest/admin/cpu-topologies.html and .../configuration/config.html
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from agent.driver import (
     Guest,
     HostSettings,
     ReservedPages,
+    UsedUnit,
 )
 from agent.errors import SettingsError, counted
 from agent.tree import MAX_UNIT
@@ -328,12 +329,14 @@ def described_locations(providers: Iterable[DescribedProvider]) -> dict[str, Uni
 
 
 def locate_units(
-    guest: Guest, locations: Mapping[str, UnitLocation], ports: Mapping[str, str] | None = None
+    guest: Guest,
+    locations: Mapping[str, UnitLocation],
+    with_facts: Callable[[UsedUnit], UsedUnit] = lambda unit: unit,
 ) -> Guest:
     """The guest with its units as the providers describe them, and with the amounts of its devices.
 
-    A unit that no provider describes stays as the domain's XML names it, and adds no amount. `ports` {virtual
-    function: what its card has for it} are those of `UsedUnit`.
+    A unit that no provider describes stays as the domain's XML names it, and adds no amount. `with_facts`
+    adds to the others what the kernel says of them.
     """
     if not guest.units:
         return guest
@@ -344,8 +347,8 @@ def locate_units(
         if location is None:
             units.append(unit)
             continue
-        port = (ports or {}).get(unit.unit, "")
-        units.append(replace(unit, resource_class=location.resource_class, device=location.device, port=port))
+        located = replace(unit, resource_class=location.resource_class, device=location.device)
+        units.append(with_facts(located))
         if location.resource_class != "PCPU":  # the domain's pins count as PCPU already
             device_amounts[location.resource_class] = device_amounts.get(location.resource_class, 0) + 1
     return replace(guest, resources={**guest.resources, **device_amounts}, units=tuple(units))

@@ -101,6 +101,11 @@ class DeviceFacts:
         known = None if cell is None else self.memory_cells.get(cell)
         return cell if known is None or known.near is None else known.near
 
+    def with_facts(self, unit: UsedUnit) -> UsedUnit:
+        """The unit that a guest uses, with what the host's kernel says of it, see `UsedUnit`."""
+        port = self.ports.get(unit.unit)
+        return unit if port is None else replace(unit, port=port)
+
 
 @dataclass(frozen=True, slots=True)
 class GuestDomain:

@@ -610,7 +610,7 @@ def build_model(
     located = [
         GuestDomain(with_devices_of_domain(guest, domain, encryption, host.pmem, settings, near), domain)
         for guest, domain in (
-            (locate_units(pair.guest, locations, devices.ports), pair.domain) for pair in domains
+            (locate_units(pair.guest, locations, devices.with_facts), pair.domain) for pair in domains
         )
     ]
     with_mdevs = {card.key for card in devices.cards if card.mdev_parents or card.mdevs}

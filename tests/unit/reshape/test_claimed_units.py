@@ -25,9 +25,9 @@ from agent.reshape.claimed_units import (
     ExactUnits,
     HostRecords,
     claimed_places,
-    locate_units,
     name_claimed_cells,
     name_migrations,
+    places_of_units,
     relocations_of_record,
     without_claimed,
 )
@@ -173,7 +173,7 @@ def planned(case: Case, records: HostRecords) -> Reshape | None:
     current, desired = tree(case.before), tree(case.after)
     held = {owner: claim.allocations for owner, claim in records.claims.items()}
     moves = resolve_instructions(name_migrations(instructions_of(case), records.moves), current, desired)
-    located = locate_units(records, moves)
+    located = places_of_units(records, moves)
     on_provider: dict[str, dict[str, dict[str, int]]] = {}
     for owner, allocations in held.items():
         for uuid, amounts in allocations.items():
@@ -181,7 +181,7 @@ def planned(case: Case, records: HostRecords) -> Reshape | None:
     due = due_instructions(without_claimed(moves, located), current, desired, on_provider, located)
     if not due:
         return None
-    places = claimed_places(records, locate_units(records, due), held, ())
+    places = claimed_places(records, places_of_units(records, due), held, ())
     return plan_reshape(current, desired, due, held, claimed=places, may_grow=True)
 
 
@@ -230,7 +230,7 @@ def planned_from(
         current,
         desired,
     )
-    places = claimed_places(records, locate_units(records, moves), held, migrations)
+    places = claimed_places(records, places_of_units(records, moves), held, migrations)
     return plan_reshape(current, desired, moves, held, claimed=places)
 
 

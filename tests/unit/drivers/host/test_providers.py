@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -245,8 +246,11 @@ def test_a_unit_gets_the_class_of_its_provider_and_devices_are_counted() -> None
 
 def test_a_function_has_the_port_of_its_card_beside_the_one_that_its_guest_asks_for() -> None:
     used = UsedUnit("SRIOV_NET_VF", "0000:41:02.0", "pci:0000:41:02.0", asked_port="52:54:00:00:00:01")
-    (unit,) = locate_units(guest(used), LOCATIONS, {"0000:41:02.0": "00:00:00:00:00:00"}).units
+    other = UsedUnit("SRIOV_NET_VF", "0000:42:02.0", "pci:0000:42:02.0")
+    with_port = partial(replace, port="00:00:00:00:00:00")
+    unit, undescribed = locate_units(guest(used, other), LOCATIONS, with_port).units
     assert (unit.asked_port, unit.port) == ("52:54:00:00:00:01", "00:00:00:00:00:00")
+    assert undescribed is other, "its card is none that the agent offers"
 
 
 def test_a_unit_that_no_provider_has_stays_and_counts_nothing() -> None:

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kits.libvirt_model import ANY_VF, DEVICES, FACTS, HOST, HOSTDEV, INTERFACE, model
+from kits.libvirt_model import ANY_VF, DEVICES, FACTS, HOST, HOSTDEV, INTERFACE, interface, model
 from kits.libvirt_node import domain
 
-from agent.driver import HostSettings
+from agent.driver import GuestState, HostSettings
+from drivers.host.domain_xml import guest_of, parse_domain
 from drivers.libvirt.describe.cards import MdevSpec, UnitRecord
-from drivers.libvirt.describe.devices import DeviceSettings
+from drivers.libvirt.describe.devices import DeviceSettings, GuestDomain
 from drivers.libvirt.describe.history import lost_mdevs, mdev_xml
 from drivers.libvirt.describe.host import ModelSettings, build_model
 from drivers.libvirt.xml import DomainCapabilities, MediatedDevice, Version, parse_node_device
@@ -140,3 +141,13 @@ def test_before_libvirt_10_only_the_bound_driver_migrates(
     )
     (nic,) = (each for each in model.description.providers if each.device == card.key)
     assert ("HW_PCI_LIVE_MIGRATABLE" in nic.traits) is migrates
+
+
+def test_a_function_that_a_guest_uses_has_what_the_kernel_says_of_it() -> None:
+    used, told = "0000:41:10.0", "52:54:00:00:00:01 VLAN 7"
+    of_domain = parse_domain(domain(1, devices=interface(used)))
+    guests = [GuestDomain(guest_of(of_domain, GuestState.RUNNING, 0, frozenset()), of_domain)]
+    devices = replace(FACTS["vfs"], ports={used: told, "0000:41:10.2": "52:54:00:00:00:02"})
+    settings = ModelSettings("node1", HostSettings(), DEVICES)
+    (guest,) = build_model(HOST, devices, guests, {}, "boot", settings).guests
+    assert [(unit.device, unit.port) for unit in guest.units] == [("pci:0000:41:00.0", told)]
