@@ -37,7 +37,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from agent.durable.errors import (
     DatabaseClosed,
@@ -254,7 +254,7 @@ class SqliteFile:
     @classmethod
     def open(
         cls, path: Path, *, application_id: int, migrations: Sequence[str], name: str = "sqlite"
-    ) -> SqliteFile:
+    ) -> Self:
         """Lock the file, check it, bring its schema up to `len(migrations)`, and start the writer.
 
         A missing file is created with mode 0600, a missing directory with mode 0700. `name` is a part of the

@@ -209,11 +209,9 @@ class LocatedTransport(Protocol):
 
     def address(self) -> str:
         """The address of Placement."""
-        ...
 
     def identity(self) -> str:
         """The identity of the agent at that address, in words."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,10 +294,10 @@ def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]
     try:
         with tempfile.TemporaryDirectory(prefix="plimsoll-") as name:
             is_older = copy_of_older(state_dir / FILE_NAME, len(MIGRATIONS), Path(name))
-            home = SqliteHome(Path(name) if is_older else state_dir)
+            home = SqliteHome.at(Path(name) if is_older else state_dir)
             store = Store(home)
             try:
-                damage = [row[0] for row in home.file.read("PRAGMA integrity_check") if row[0] != "ok"]
+                damage = [row[0] for row in home.read("PRAGMA integrity_check") if row[0] != "ok"]
                 with store.reading() as model:
                     snapshot = _snapshot_of_model(model)
                     roots = {uuid: provider.root_uuid for uuid, provider in model.providers.items()}

@@ -246,7 +246,7 @@ class Core:
 
         Raises DatabaseError, typed by cause (see agent/durable/errors.py); the file stays unchanged.
         """
-        return cls(Store(SqliteHome(state_dir), clock, wait_s=wait_s))
+        return cls(Store(SqliteHome.at(state_dir), clock, wait_s=wait_s))
 
     @property
     def in_doubt(self) -> bool:

@@ -107,47 +107,36 @@ class CoreState(Protocol):
 
     def provider(self, uuid: str) -> ProviderRecord | None:
         """The provider with that uuid."""
-        ...
 
     def provider_named(self, name: str) -> ProviderRecord | None:
         """The provider with that name."""
-        ...
 
     def consumer(self, uuid: str) -> ConsumerRecord | None:
         """The consumer with that uuid."""
-        ...
 
     def used(self, provider_uuid: str, resource_class: str) -> int:
         """The sum of the allocations of the resource class on the provider."""
-        ...
 
     def children_of(self, provider_uuid: str) -> list[ProviderRecord]:
         """The direct children of the provider."""
-        ...
 
     def has_trait(self, name: str) -> bool:
         """Whether the trait exists."""
-        ...
 
     def has_resource_class(self, name: str) -> bool:
         """Whether the resource class exists."""
-        ...
 
     def consumers_of(self, provider_uuid: str) -> list[ConsumerRecord]:
         """The consumers with allocations on the provider."""
-        ...
 
     def barred(self) -> list[ConsumerRecord]:
         """The consumers that are barred and hold nothing."""
-        ...
 
     def providers_with_trait(self, name: str) -> list[ProviderRecord]:
         """The providers that have the trait."""
-        ...
 
     def providers_with_class(self, name: str) -> list[ProviderRecord]:
         """The providers that have an inventory of the resource class."""
-        ...
 
 
 class Draft:

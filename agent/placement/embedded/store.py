@@ -36,7 +36,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 import os_resource_classes
 import os_traits
@@ -264,11 +264,9 @@ class Follower(Participant, Protocol):
 
     def follow(self, *, anew: bool = False) -> list[str]:
         """See `Store.follow`."""
-        ...
 
     def take_over(self) -> None:
         """See `Store.take_over`."""
-        ...
 
 
 class Home(Protocol):
@@ -293,60 +291,47 @@ class Home(Protocol):
     @property
     def disk_full(self) -> bool:
         """Whether only releases run, for want of space."""
-        ...
 
     @property
     def is_active(self) -> bool:
         """Whether this process writes to the journal: what it reads is not old."""
-        ...
 
     @property
     def busy_s(self) -> float:
         """For how long the group of writes that is under way has been so, 0 for none."""
-        ...
 
     @property
     def told(self) -> Mapping[str, str]:
         """The headers of each answer: what this home can do for clients, or what is wrong with it."""
-        ...
 
     def load(self, work: Callable[[], T]) -> T:
         """Do the work, which reads all rows as they are at one moment."""
-        ...
 
     def admit(self) -> None:
         """Raise DatabaseClosed where another server decides on writes, also on one that a row has."""
-        ...
 
     def submit(
         self, job: Job[T], *, releases: bool = False, tell: Callable[[], None] | None = None
     ) -> Ticket[T]:
         """See `SqliteFile.submit`."""
-        ...
 
     def join(self, store: Follower) -> None:
         """See `SqliteFile.join`."""
-        ...
 
     def rows(self, after: int, limit: int) -> list[Row]:
         """The first `limit` rows after that seq."""
-        ...
 
     def extent(self) -> tuple[int, int]:
         """The seq of the first row, and the bytes of all. Raises DatabaseError where the last are missing."""
-        ...
 
     def append(self, row: Row, first: int) -> None:
         """Add the row and remove those before `first`, in the commit of the group."""
-        ...
 
     def damaged(self, finding: str) -> DatabaseError:
         """The error for rows that cannot be read."""
-        ...
 
     def close(self) -> None:
         """Run the queued jobs, and leave the journal to others."""
-        ...
 
 
 KEYS_HEADER = "plimsoll-keys"
@@ -438,54 +423,38 @@ A table of its own for the newest seq would be one more page to write in each co
 """
 
 
-class SqliteHome:
+class SqliteHome(SqliteFile):
     """The journal in the placement.db of a state directory; see `Home`."""
 
     epoch = 1
+    created_at: float
     is_active = True
     is_shared = False
     active_server: str | None = None
     told: Mapping[str, str] = {}
+    place: Path
 
-    def __init__(self, state_dir: Path) -> None:
-        """Open the file. Raises DatabaseError, see SqliteFile.open."""
-        self.file = SqliteFile.open(
+    @classmethod
+    def at(cls, state_dir: Path) -> Self:
+        """The home in the directory. Raises DatabaseError, see SqliteFile.open."""
+        home = cls.open(
             state_dir / FILE_NAME, application_id=APPLICATION_ID, migrations=MIGRATIONS, name="placement"
         )
-        self.path, self.place = self.file.path, state_dir
+        home.place = state_dir
         try:
-            ((self.created_at,),) = self.file.read("SELECT created_at FROM meta")
+            ((home.created_at,),) = home.read("SELECT created_at FROM meta")
         except (ValueError, sqlite3.Error) as error:
-            self.file.close()
-            raise self.damaged("a row cannot be read: it is not said when the file was made") from error
-
-    @property
-    def disk_full(self) -> bool:
-        """See `Home.disk_full`."""
-        return self.file.disk_full
-
-    @property
-    def busy_s(self) -> float:
-        """See `Home.busy_s`."""
-        return self.file.busy_s
+            home.close()
+            raise home.damaged("a row cannot be read: it is not said when the file was made") from error
+        return home
 
     def admit(self) -> None:
         """See `Home.admit`."""
 
-    def submit(
-        self, job: Job[T], *, releases: bool = False, tell: Callable[[], None] | None = None
-    ) -> Ticket[T]:
-        """See `SqliteFile.submit`."""
-        return self.file.submit(job, releases=releases, tell=tell)
-
-    def join(self, store: Follower) -> None:
-        """See `SqliteFile.join`."""
-        self.file.join(store)
-
     def load(self, work: Callable[[], T]) -> T:
         """See `Home.load`."""
         try:
-            return self.file.run(lambda _: work(), releases=True, timeout_s=LOAD_S)
+            return self.run(lambda _: work(), releases=True, timeout_s=LOAD_S)
         except sqlite3.Error as error:
             raise self.damaged(f"a row cannot be read: {error}") from error
 
@@ -498,12 +467,12 @@ class SqliteHome:
             Row(
                 seq, epoch, zlib.decompress(changes).decode() if isinstance(changes, bytes) else changes, keys
             )
-            for seq, epoch, changes, keys in self.file.transaction.query(columns, (after, limit))
+            for seq, epoch, changes, keys in self.transaction.query(columns, (after, limit))
         ]
 
     def extent(self) -> tuple[int, int]:
         """See `Home.extent`."""
-        ((first, size, last, empty),) = self.file.transaction.query(EXTENT)
+        ((first, size, last, empty),) = self.transaction.query(EXTENT)
         if empty is None:
             raise self.damaged(f"its rows from {last + 1} on are missing")
         if empty > last + 1:
@@ -512,21 +481,18 @@ class SqliteHome:
 
     def append(self, row: Row, first: int) -> None:
         """See `Home.append`."""
-        transaction = self.file.transaction
-        transaction.execute("DELETE FROM journal WHERE seq < ?", (first,))  # the new row may use its pages
+        self.transaction.execute(
+            "DELETE FROM journal WHERE seq < ?", (first,)
+        )  # the new row may use its pages
         # A page of the file has one or two long rows, and so is half empty, but several short ones.
         is_long = len(row.changes) > COMPRESSED_FROM
         changes = zlib.compress(row.changes.encode(), 1) if is_long else row.changes
         values = (row.seq, row.epoch, changes, row.keys, row.bytes)
-        transaction.execute(APPEND, values)
+        self.transaction.execute(APPEND, values)
 
     def damaged(self, finding: str) -> DatabaseError:
         """See `Home.damaged`."""
-        return DatabaseDamaged(self.file.path, finding)
-
-    def close(self) -> None:
-        """See `SqliteFile.close`."""
-        self.file.close()
+        return DatabaseDamaged(self.path, finding)
 
 
 # The store

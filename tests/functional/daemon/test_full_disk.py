@@ -172,6 +172,6 @@ def test_releases_go_through_reads_are_answered_and_a_closed_agent_starts(disk: 
         kit.refresh()
         kit.tracker.admission.open()
         kit.journal._file._ballast_tried_at = 0.0
-        kit.tap.inner._core._store.home.file._ballast_tried_at = 0.0  # type: ignore[attr-defined]
+        kit.tap.inner._core._store.home._ballast_tried_at = 0.0  # type: ignore[attr-defined]
         kit.tracker.claim(request(VCPU=1, MEMORY_MB=512))
         kit.check()

@@ -89,7 +89,7 @@ HOST, ONE, OTHER = (f"{n}0000000-0000-4000-8000-000000000000" for n in (1, 2, 3)
 
 def test_a_write_that_the_disk_does_not_answer_is_unknown_until_it_is_sent_again(tmp_path: Path) -> None:
     core = Core.open(tmp_path, wait_s=0.05)
-    transport, disk = EmbeddedTransport(core), StallingDisk(core._store.home.file)
+    transport, disk = EmbeddedTransport(core), StallingDisk(core._store.home)
 
     def send(method: str, path: str, body: object = None) -> int:
         return transport.request(method, path, body, microversion="1.39").status
@@ -118,11 +118,11 @@ def test_a_write_that_the_disk_does_not_answer_is_unknown_until_it_is_sent_again
 
 def test_after_another_write_of_the_consumer_the_same_write_is_a_new_one(tmp_path: Path) -> None:
     core = Core.open(tmp_path, wait_s=0.05)
-    transport, disk = EmbeddedTransport(core), StallingDisk(core._store.home.file)
+    transport, disk = EmbeddedTransport(core), StallingDisk(core._store.home)
     with disk.stalled(), pytest.raises(PlacementUnavailable):
         transport.request("PUT", "/traits/CUSTOM_T", microversion="1.39")
     core.request("GET", "/traits", microversion="1.39")
-    core._store.home.file.read("SELECT 1")
+    core._store.home.read("SELECT 1")
     assert transport.request("DELETE", "/traits/CUSTOM_T", microversion="1.39").status == 204
     assert transport.request("PUT", "/traits/CUSTOM_T", microversion="1.39").status == 201
     transport.close()
@@ -130,7 +130,7 @@ def test_after_another_write_of_the_consumer_the_same_write_is_a_new_one(tmp_pat
 
 def test_a_write_of_another_subject_takes_nothing_from_what_is_unknown(tmp_path: Path) -> None:
     core = Core.open(tmp_path, wait_s=0.05)
-    transport, disk = EmbeddedTransport(core), StallingDisk(core._store.home.file)
+    transport, disk = EmbeddedTransport(core), StallingDisk(core._store.home)
     with disk.stalled(), pytest.raises(PlacementUnavailable):
         transport.request("PUT", "/traits/CUSTOM_T", microversion="1.39")
     core._store._wait_s = 30.0  # a busy machine takes longer than that disk

@@ -518,7 +518,7 @@ def at_standby(
     with closing(Core.open(tmp_path)) as core:
         Api(core).provider("host", {"VCPU": 4})
     url = f"unix:{tmp_path}/s"
-    with closing(Core(Store(StandbyHome(tmp_path)))) as core, Server(core, [url]):
+    with closing(Core(Store(StandbyHome.at(tmp_path)))) as core, Server(core, [url]):
 
         def run(*words: str) -> tuple[int, str]:
             code = main(["placement", *words, "--url", url])

@@ -340,7 +340,7 @@ def test_damage_done_to_the_file_is_found(
 ) -> None:
     with closing(open_transport("embedded", state_dir=tmp_path)) as transport:
         bring(transport, small())
-    with closing(Store(SqliteHome(tmp_path))) as store:
+    with closing(Store(SqliteHome.at(tmp_path))) as store:
         store.write(DAMAGES[name])
     code, out, _ = run(capsys, "check", "--state-dir", str(tmp_path), "-o", "json")
     assert code == ExitCode.DRIFT_FOUND

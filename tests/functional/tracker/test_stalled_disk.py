@@ -197,11 +197,11 @@ def test_a_refused_journal_write_leaves_memory_as_the_disk(
 def test_an_embedded_commit_that_stalls_is_done_once_and_known(kit: Kit) -> None:
     """A claim, then a begin: the disk of the embedded Placement answers after the agent stopped waiting."""
     store = kit.tap.inner._core._store  # type: ignore[attr-defined]
-    store._wait_s, disk = WAIT_S, StallingDisk(store.home.file)
+    store._wait_s, disk = WAIT_S, StallingDisk(store.home)
     asked = request(INSTANCE, VCPU=1, SRIOV_NET_VF=1)
     with disk.stalled(), pytest.raises(PlacementUnavailable):
         kit.tracker.claim(asked)
-    store.home.file.read("SELECT 1")
+    store.home.read("SELECT 1")
     store._wait_s = 30
     claim = kit.tracker.claim(asked).claim
     assert claim.state is ClaimState.CLAIMED
@@ -210,7 +210,7 @@ def test_an_embedded_commit_that_stalls_is_done_once_and_known(kit: Kit) -> None
     store._wait_s = WAIT_S
     with disk.stalled(), pytest.raises(PlacementUnavailable):
         kit.tracker.begin_move(larger, MoveKind.RESIZE, MIGRATION)
-    store.home.file.read("SELECT 1")
+    store.home.read("SELECT 1")
     store._wait_s = 30
     kit.later_s += 3600
     kit.tracker.deliver()
@@ -254,7 +254,7 @@ def sqlite_work(kit: Kit) -> int:
     store = kit.tap.inner._core._store  # type: ignore[attr-defined]
     counts = []
     for _ in range(3):
-        with StepCounter(kit.journal._file) as journal, StepCounter(store.home.file) as placement:
+        with StepCounter(kit.journal._file) as journal, StepCounter(store.home) as placement:
             release_one(kit)
         counts.append(journal.count + placement.count)
     return min(counts)

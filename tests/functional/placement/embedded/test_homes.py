@@ -64,7 +64,7 @@ def open_home(request: pytest.FixtureRequest) -> Iterator[OpenHome]:
         yield lambda: AloneAtDatabase(database, is_shared=True)
         return
     with fast_directory() as folder:
-        yield lambda: SqliteHome(Path(folder))
+        yield lambda: SqliteHome.at(Path(folder))
 
 
 def opened(open_home: OpenHome) -> Core:
@@ -269,7 +269,7 @@ def test_a_journal_without_its_first_rows_is_refused(open_home: OpenHome) -> Non
 def keep_rows(home: Home, last: int) -> None:
     """Remove those after it, as a person does by hand."""
     if isinstance(home, SqliteHome):
-        home.file.run(lambda transaction: transaction.execute("DELETE FROM journal WHERE seq > ?", (last,)))
+        home.run(lambda transaction: transaction.execute("DELETE FROM journal WHERE seq > ?", (last,)))
     elif isinstance(home, MemoryHome):
         for seq in [seq for seq in home.database.rows if seq > last]:
             del home.database.rows[seq]
@@ -287,7 +287,7 @@ def test_a_row_that_has_lost_its_changes_is_not_taken_for_what_was_written(
         home = core._store.home
         if isinstance(home, SqliteHome):
             change = "UPDATE journal SET changes = ? WHERE seq = 2"
-            home.file.run(lambda transaction: transaction.execute(change, (by,)))
+            home.run(lambda transaction: transaction.execute(change, (by,)))
         elif isinstance(home, MemoryHome):
             home.database.rows[2] = home.database.rows[2]._replace(changes=by)
         else:

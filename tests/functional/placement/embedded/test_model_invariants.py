@@ -440,8 +440,8 @@ def test_writes_of_every_kind_that_share_commits_leave_one_state(tmp_path: Path)
     uuids = [new() for _ in range(5)]
     consumers = [new() for _ in range(4)]
     together: list[int] = []
-    run_group = core._store.home.file._writer._run_group
-    core._store.home.file._writer._run_group = lambda tickets: (
+    run_group = core._store.home._writer._run_group
+    core._store.home._writer._run_group = lambda tickets: (
         together.append(len(tickets)),
         run_group(tickets),
     )[1]

@@ -364,7 +364,7 @@ def test_a_claim_that_the_disk_does_not_answer_has_an_unknown_outcome_and_the_ne
 ) -> None:
     caplog.set_level(logging.INFO, "agent.placement.embedded.serve")
     with served_core(tmp_path) as (core, address), ThreadPoolExecutor() as pool:
-        disk = StallingDisk(core._store.home.file)
+        disk = StallingDisk(core._store.home)
         with disk.stalled():
             unknown = pool.submit(claim_at, address, claim_of(1))
             assert disk.stalling.wait(10)
@@ -386,7 +386,7 @@ def test_a_claim_that_the_disk_does_not_answer_has_an_unknown_outcome_and_the_ne
 def test_a_claim_with_a_key_is_done_once_and_its_copies_are_told_what_became_of_it(tmp_path: Path) -> None:
     """The copies come while the first one waits for the disk, and after that."""
     with served_core(tmp_path) as (core, address), ThreadPoolExecutor() as pool, door_client(address) as ask:
-        disk, path, claim = StallingDisk(core._store.home.file), f"/allocations/{uuid.uuid4()}", claim_of(1)
+        disk, path, claim = StallingDisk(core._store.home), f"/allocations/{uuid.uuid4()}", claim_of(1)
 
         def send(body: Any = claim, **headers: str) -> Any:
             with door_client(address) as client:
@@ -430,7 +430,7 @@ def test_a_disk_that_hangs_keeps_no_thread_from_a_balancer_or_a_reader(
         door_client(address) as ask,
     ):
         core._store._wait_s = 30
-        disk, claims = StallingDisk(core._store.home.file), [f"/allocations/{uuid.uuid4()}" for _ in range(8)]
+        disk, claims = StallingDisk(core._store.home), [f"/allocations/{uuid.uuid4()}" for _ in range(8)]
 
         def send(path: str) -> int:
             with door_client(address) as client:
@@ -459,7 +459,7 @@ def test_a_note_waits_for_no_disk(tmp_path: Path) -> None:
     """The agents of all hosts leave one a minute: where the disk hangs, these would hold all threads."""
     with served_core(tmp_path) as (core, address), door_client(address) as ask, ThreadPoolExecutor() as pool:
         core._store._wait_s = 30
-        disk = StallingDisk(core._store.home.file)
+        disk = StallingDisk(core._store.home)
         with disk.stalled():
             claim = pool.submit(claim_at, address, claim_of(1))
             assert disk.stalling.wait(10)
@@ -500,13 +500,13 @@ def test_claims_whose_commit_fails_are_answered_and_logged_so_and_others_as_ever
     caplog.set_level(logging.INFO, "agent.placement.embedded.serve")
     with served_core(tmp_path) as (core, address), ThreadPoolExecutor() as pool:
         core._store._wait_s = 30
-        disk = StallingDisk(core._store.home.file)
+        disk = StallingDisk(core._store.home)
         with disk.stalled():
             first = pool.submit(claim_at, address, claim_of(1))
             assert disk.stalling.wait(10)
             # These are one group, whose commit fails.
             sent = [pool.submit(claim_at, address, body) for body in (claim_of(1), claim_of(99), {})]
-            eventually("the claims wait", lambda: core._store.home.file._writer._queue.qsize() == 3)
+            eventually("the claims wait", lambda: core._store.home._writer._queue.qsize() == 3)
             disk.fail_next()
             disk._failures += 1
         assert first.result().status == 503
@@ -519,7 +519,7 @@ def test_on_a_full_disk_releases_go_on_and_claims_do_not(tmp_path: Path) -> None
     with served_core(tmp_path) as (core, address), door_client(address) as ask:
         one, other = (f"/allocations/{uuid.uuid4()}" for _ in range(2))
         assert [ask("PUT", path, claim_of(1)).status for path in (one, other)] == [204, 204]
-        disk = StallingDisk(core._store.home.file)
+        disk = StallingDisk(core._store.home)
         disk.fail_next(name="SQLITE_FULL")
         assert ask("DELETE", one).status == 204
         refused = ask("PUT", one, claim_of(1))

@@ -45,7 +45,7 @@ def rows(core: Core) -> list[Row]:
 
 
 def test_a_stalled_write_is_unknown_and_its_repetition_learns_that_it_was_done(core: Core) -> None:
-    disk, host, consumer = StallingDisk(core._store.home.file), Api(core).provider("h", {"VCPU": 4}), new()
+    disk, host, consumer = StallingDisk(core._store.home), Api(core).provider("h", {"VCPU": 4}), new()
     with disk.stalled():
         first = put(core, consumer, host, 1, "key")
         again = put(core, consumer, host, 1, "key")
@@ -62,7 +62,7 @@ def test_a_stalled_write_is_unknown_and_its_repetition_learns_that_it_was_done(c
 
 
 def test_the_repetition_of_a_write_that_failed_is_done(core: Core) -> None:
-    disk, host, consumer = StallingDisk(core._store.home.file), Api(core).provider("h", {"VCPU": 4}), new()
+    disk, host, consumer = StallingDisk(core._store.home), Api(core).provider("h", {"VCPU": 4}), new()
     disk.fail_next()
     with disk.stalled():
         assert put(core, consumer, host, 1, "key").status == 504
@@ -71,7 +71,7 @@ def test_the_repetition_of_a_write_that_failed_is_done(core: Core) -> None:
 
 
 def test_a_write_behind_a_stalled_one_is_cancelled_for_good(core: Core) -> None:
-    disk, host = StallingDisk(core._store.home.file), Api(core).provider("h", {"VCPU": 4})
+    disk, host = StallingDisk(core._store.home), Api(core).provider("h", {"VCPU": 4})
     with disk.stalled():
         assert put(core, new(), host, 1, "first").status == 504
         behind = put(core, new(), host, 3, "behind")
@@ -143,7 +143,7 @@ def test_a_long_key_is_refused(core: Core) -> None:
 
 
 def test_two_at_once_with_one_key_are_one_write(core: Core) -> None:
-    disk, host, consumer = StallingDisk(core._store.home.file), Api(core).provider("h", {"VCPU": 4}), new()
+    disk, host, consumer = StallingDisk(core._store.home), Api(core).provider("h", {"VCPU": 4}), new()
     core._store._wait_s = 30
     statuses: list[int] = []
     threads = [
