@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid5
-
 from agent.claims.claim import Fit
 from agent.claims.fit import fit
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.tree import Inventory, Provider, ProviderTree
+from kits.uuids import uuid_of
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
 RACK = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c02"
 SHARING = "MISC_SHARES_VIA_AGGREGATE"
-
-
-def uuid_of(name: str) -> str:
-    return str(uuid5(UUID(int=0), name))
 
 
 def provider(

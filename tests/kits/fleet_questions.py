@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, product
 from random import Random
-from uuid import NAMESPACE_DNS, uuid5
 
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.fleet.where import FleetHost, HostProvider
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.tree import Inventory, Provider
+from kits.uuids import uuid_of
 
 Atom = tuple[object, ...]
 """("root", trait, forbidden), ("amount", part, class, number), ("trait", group, any of, forbidden),
@@ -189,11 +189,6 @@ def _atoms(request: ClaimRequest, cells: int, cpus: int, memory: int) -> list[At
     if request.group_policy == "isolate":
         atoms.append(("isolate",))
     return [*atoms, *(("subtree", suffixes) for suffixes in request.same_subtree)]
-
-
-def uuid_of(name: str) -> str:
-    """The uuid under which a provider or a consumer of a random fleet is in a Placement."""
-    return str(uuid5(NAMESPACE_DNS, name))
 
 
 def put_fleet(client: PlacementClient, fleet: Sequence[FleetHost]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-from uuid import NAMESPACE_DNS, uuid5
 
 from agent.driver import (
     DescribedInventory,
@@ -28,14 +27,11 @@ from agent.tree import ProviderTree
 from kits.placements import Placement, usual_placement
 from kits.restarted import Outside, Restarting
 from kits.tracker import request
+from kits.uuids import uuid_of
 from kits.wire import Wire, nothing, telling
 
 ROOT = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
 HOST = "node1"
-
-
-def uuid_of(name: str) -> str:
-    return str(uuid5(NAMESPACE_DNS, name))
 
 
 def provider(name: str, parent: str | None = HOST, **totals: int) -> DescribedProvider:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Self
-from uuid import UUID, uuid4, uuid5
+from uuid import uuid4
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.host_cells import HostLayout
@@ -23,6 +23,7 @@ from agent.tree import Inventory, Provider, ProviderTree
 from kits.cell_check import check_cells
 from kits.placements import Placement, usual_placement
 from kits.restarted import Outside, Restarting
+from kits.uuids import uuid_of
 from kits.wire import Wire, nothing, telling
 
 VFS = ("0000:41:02.0", "0000:41:02.1")
@@ -55,10 +56,6 @@ def dies(taps: AbstractContextManager[None], operation: Callable[[], object]) ->
         except Crash:
             return True
     return False
-
-
-def uuid_of(name: str) -> str:
-    return str(uuid5(UUID(int=7), name))
 
 
 def provider(

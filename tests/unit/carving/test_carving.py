@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import uuid
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -15,14 +16,23 @@ from agent.carving.carving import (
     NUMBER,
     Carving,
     Mdev,
+    MigInstance,
     NeededUnit,
+    Plan,
     Seen,
     SeenFunction,
+    Sight,
+    Step,
+    StepKind,
     VgpuType,
     join,
     needed_units,
     needs_to_json,
+    on_mixed_cards,
+    plan,
     read_needs,
+    read_step,
+    undo,
 )
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
@@ -236,3 +246,666 @@ def test_whatever_could_be_more_than_a_name_is_refused(change: dict[str, object]
 def test_another_file_is_refused(data: object) -> None:
     with pytest.raises(UsageError):
         read_needs(data)
+
+
+# The steps from what the kernel shows to a carving, and what undoes them after a run that was cut off
+
+TEXTS = st.text(max_size=20)
+
+
+@given(st.builds(Step, st.sampled_from(StepKind), TEXTS, TEXTS, TEXTS, TEXTS))
+def test_a_step_comes_back_as_it_was(step: Step) -> None:
+    assert read_step(json.loads(json.dumps(step.to_json()))) == step
+
+
+@pytest.mark.parametrize("value", [None, {}, {"kind": "format"}, {"kind": "vfs", "card": "", "function": 1}])
+def test_anything_else_is_refused(value: object) -> None:
+    with pytest.raises(UsageError):
+        read_step(value)
+
+
+# A model of what the kernel makes of the writes of a carving, in memory and as slow as a test wants.
+#
+# Its answers are those of drivers/pci/iov.c and of the documentation of mediated devices: a number of virtual
+# functions changes over 0 only, a driver that is named alone binds, and what is on a function goes with it.
+
+
+@dataclass
+class ModelCard:
+    """A card, what its virtual functions are like, and `late`: how many waits its functions need to appear.
+
+    `driver` comes to it after `driver_late` waits.
+    """
+
+    address: str
+    vf_addresses: tuple[str, ...] = ()
+    driver: str = "pf"
+    vf_driver: str = "vf"
+    vendor_vfio: bool = False
+    mdev_types: frozenset[str] = frozenset()
+    vf_mdev_types: frozenset[str] = frozenset()
+    room: int = 8
+    driver_late: int = 0
+    late: int = 0
+
+
+@dataclass
+class ModelKernel:
+    """The host. `do` takes a step or raises OSError, as a write to sysfs does; `uses` {function: clauses}."""
+
+    cards: dict[str, ModelCard]
+    functions: dict[str, SeenFunction] = field(default_factory=dict)
+    mdevs: dict[str, Mdev] = field(default_factory=dict)
+    uses: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    writes: int = 0
+    _waits: dict[str, int] = field(default_factory=dict)
+    _hidden: dict[str, int] = field(default_factory=dict)
+
+    def boot(self) -> None:
+        """What a reboot leaves: the cards alone."""
+        self.functions = {card.address: self._new(card, card.address) for card in self.cards.values()}
+        self.mdevs, self.uses, self._hidden = {}, {}, {}
+        self._waits = {card.address: card.driver_late for card in self.cards.values()}
+
+    def seen(self) -> Seen:
+        """What it shows now."""
+        return Seen(
+            {
+                address: replace(self._shown(function), uses=self.uses.get(address, ()))
+                for address, function in self.functions.items()
+                if function.card is None or not self._hidden.get(function.card)
+            },
+            dict(self.mdevs),
+        )
+
+    def _shown(self, function: SeenFunction) -> SeenFunction:
+        if self._waits.get(function.address):
+            return replace(function, driver="", vfs_max=None, vf_addresses=(), mdev_types=frozenset())
+        return replace(function, vfs=()) if self._hidden.get(function.address) else function
+
+    def do(self, step: Step) -> None:
+        """Take the step. Raises OSError, and TimeoutError for a wait that is in vain."""
+        if step.kind is StepKind.AWAIT:
+            self._await(step)
+            return
+        self.writes += 1
+        function = self.functions.get(step.function)
+        if function is None:
+            raise OSError(errno.ENOENT, step.text)
+        getattr(self, f"_{step.kind.value}")(function, step)
+
+    def _await(self, step: Step) -> None:
+        self._waits.pop(step.card, None)
+        self._hidden.pop(step.card, None)
+        function = self.functions.get(step.function)
+        met = (
+            function is not None
+            and {
+                Sight.FUNCTION: True,
+                Sight.SRIOV: function.vfs_max is not None,
+                Sight.VFS: str(len(function.vfs)) == step.unit,
+                Sight.VGPU_TYPE: function.vgpu_type is not None,
+                Sight.MDEV_TYPE: step.unit in function.mdev_types,
+            }[Sight(step.value)]
+        )
+        if not met:
+            raise TimeoutError(step.text)
+
+    def _new(self, card: ModelCard, address: str) -> SeenFunction:
+        if address == card.address:
+            return SeenFunction(
+                address,
+                card.driver,
+                vfs_max=len(card.vf_addresses) or None,
+                vf_addresses=card.vf_addresses,
+                autoprobe=True if card.vf_addresses else None,
+                mdev_types=card.mdev_types,
+            )
+        probe = self.functions[card.address].autoprobe
+        return SeenFunction(
+            address,
+            card.vf_driver if probe else "",
+            card=card.address,
+            vgpu_type="0" if card.vendor_vfio and probe else None,
+            mdev_types=card.vf_mdev_types if probe else frozenset(),
+        )
+
+    def _vfs(self, function: SeenFunction, step: Step) -> None:
+        number, card = int(step.value), self.cards[step.function]
+        if function.vfs_max is None or self._waits.get(card.address):
+            raise OSError(errno.ENOENT, step.text)
+        if number > function.vfs_max:
+            raise OSError(errno.ERANGE, step.text)
+        if number == function.vfs_number:
+            return
+        if function.vfs_number and number:
+            raise OSError(errno.EBUSY, step.text)
+        assert not any(self.uses.get(vf) for vf in function.vfs), "a function in use was removed"
+        for vf in function.vfs:
+            del self.functions[vf]
+            self.mdevs = {uuid: mdev for uuid, mdev in self.mdevs.items() if mdev.parent != vf}
+        vfs = card.vf_addresses[:number]
+        self.functions[card.address] = replace(function, vfs_number=number, vfs=vfs)
+        for vf in vfs:
+            self.functions[vf] = self._new(card, vf)
+        if number and card.late:
+            self._hidden[card.address] = card.late
+
+    def _autoprobe(self, function: SeenFunction, step: Step) -> None:
+        self.functions[step.function] = replace(function, autoprobe=step.value == "1")
+
+    def _driver_override(self, function: SeenFunction, step: Step) -> None:
+        self.functions[step.function] = replace(function, override=step.value)
+
+    def _unbind(self, function: SeenFunction, step: Step) -> None:
+        if function.driver != step.value:
+            raise OSError(errno.ENODEV, step.text)
+        assert not self.uses.get(step.function), "a driver was taken from a device in use"
+        gone = replace(function, driver="", vfs_max=None, vgpu_type=None, mdev_types=frozenset())
+        self.functions[step.function] = gone
+
+    def _bind(self, function: SeenFunction, step: Step) -> None:
+        card = self.cards.get(step.function) or self.cards[function.card or ""]
+        default = card.driver if card.address == step.function else card.vf_driver
+        if not function.driver:
+            self.functions[step.function] = replace(function, driver=function.override or default)
+
+    def _vgpu_type(self, function: SeenFunction, step: Step) -> None:
+        if function.vgpu_type is None:
+            raise OSError(errno.ENOENT, step.text)
+        if function.vgpu_type != "0" and step.value != "0":
+            raise OSError(errno.EBUSY, step.text)
+        self.functions[step.function] = replace(function, vgpu_type=step.value)
+
+    def _create_mdev(self, function: SeenFunction, step: Step) -> None:
+        if step.unit in self.mdevs:
+            raise OSError(errno.EEXIST, step.text)
+        if step.value not in function.mdev_types:
+            raise OSError(errno.ENOENT, step.text)
+        self.mdevs[step.unit] = Mdev(step.function, step.value)
+
+    def _remove_mdev(self, function: SeenFunction, step: Step) -> None:
+        if self.mdevs.pop(step.unit, None) is None:
+            raise OSError(errno.ENOENT, step.text)
+
+
+NIC = "0000:41:00.0"
+NIC_VFS = tuple(f"0000:41:10.{number}" for number in (0, 2, 4, 6))
+GPU = "0000:84:00.0"
+GPU_VFS = tuple(f"0000:84:00.{number}" for number in (1, 2, 3, 4))
+NEW_GPU = "0000:85:00.0"
+NEW_GPU_VFS = tuple(f"0000:85:00.{number}" for number in (1, 2, 3, 4))
+OLD_GPU = "0000:42:00.0"
+WHOLE = "0000:83:00.0"
+UUIDS = tuple(str(uuid.UUID(int=number)) for number in range(1, 9))
+STEPS_MAX = 200
+
+
+def host(driver_late: int = 0, late: int = 0) -> ModelKernel:
+    """A network card, a card with mediated devices on its functions, one with vGPU types, one without VFs."""
+    delays = {"driver_late": driver_late, "late": late}
+    cards = [
+        ModelCard(NIC, NIC_VFS, **delays),
+        ModelCard(GPU, GPU_VFS, "nvidia", "nvidia", vf_mdev_types=frozenset({"nvidia-471"}), **delays),
+        ModelCard(NEW_GPU, NEW_GPU_VFS, "nvidia", "nvidia", vendor_vfio=True, **delays),
+        ModelCard(OLD_GPU, (), "nvidia", mdev_types=frozenset({"nvidia-11"})),
+        ModelCard(WHOLE, (), "nouveau"),
+    ]
+    kernel = ModelKernel({card.address: card for card in cards})
+    kernel.boot()
+    return kernel
+
+
+def take_all(kernel: ModelKernel, carving: Carving) -> None:
+    """Take the first step of the plan until there is none."""
+    for _ in range(STEPS_MAX):
+        steps = plan(carving, kernel.seen()).steps
+        if not steps:
+            return
+        kernel.do(steps[0])
+    raise AssertionError(f"no end: {steps[0].text}")
+
+
+def is_reached(carving: Carving, seen: Seen) -> bool:
+    """Whether what is seen is what the carving says, by the words of its docstring."""
+    at = seen.functions
+    drivers = dict(carving.drivers)
+    for card, driver in carving.vf_drivers.items():
+        drivers = dict.fromkeys(at[card].vfs, driver) | drivers
+    return (
+        all(len(at[card].vfs) == number for card, number in carving.vfs.items())
+        and all((at[each].driver, at[each].override) == (name, name) for each, name in drivers.items())
+        and all(at[function].vgpu_type == wanted.number for function, wanted in carving.types.items())
+        and all(seen.mdevs.get(uuid) == mdev for uuid, mdev in carving.mdevs.items())
+    )
+
+
+@st.composite
+def carvings(draw: st.DrawFn) -> Carving:
+    """A carving of that host in which all that is on a function is on one that is to be there."""
+    numbers = {card: draw(st.integers(0, 4)) for card in (NIC, GPU, NEW_GPU)}
+    vf_drivers = {NIC: "vfio-pci"} if draw(st.booleans()) else {}
+    drivers = {WHOLE: "vfio-pci"} if draw(st.booleans()) else {}
+    if numbers[NIC] and draw(st.booleans()):
+        drivers[NIC_VFS[numbers[NIC] - 1]] = "mlx5_vfio_pci"
+    types = {vf: VgpuType("471") for vf in NEW_GPU_VFS[: draw(st.integers(0, numbers[NEW_GPU]))]}
+    uuids = iter(UUIDS)
+    mdevs = {
+        **{next(uuids): Mdev(vf, "nvidia-471") for vf in GPU_VFS[: draw(st.integers(0, numbers[GPU]))]},
+        **{next(uuids): Mdev(OLD_GPU, "nvidia-11") for _ in range(draw(st.integers(0, 3)))},
+    }
+    return Carving(numbers, drivers, vf_drivers, types, mdevs)
+
+
+@given(carvings(), st.none() | carvings(), st.integers(0, 60), st.integers(0, 1), st.integers(0, 1))
+def test_a_plan_from_any_partial_state_reaches_the_carving(
+    carving: Carving, other: Carving | None, done: int, driver_late: int, late: int
+) -> None:
+    kernel, former = host(driver_late, late), other or carving
+    for _ in range(done):  # a former run, of this or of another carving, that ended in the middle
+        steps = plan(replace(former, mdevs=carving.mdevs, types=carving.types), kernel.seen()).steps
+        if not steps or (other and (steps[0].function in carving.types or steps[0].unit)):
+            break
+        try:
+            kernel.do(steps[0])
+        except TimeoutError:
+            break  # it waited for a function that its carving does not have made
+    seen = kernel.seen()
+    if other and any(each.driver == "mlx5_vfio_pci" for each in seen.functions.values()):
+        return  # a driver that no carving names any more stays
+    take_all(kernel, carving)
+    assert is_reached(carving, kernel.seen()) or (other and plan(carving, kernel.seen()).refusals)
+
+
+@given(carvings(), st.integers(0, 1), st.integers(0, 1))
+def test_applying_twice_changes_nothing(carving: Carving, driver_late: int, late: int) -> None:
+    kernel = host(driver_late, late)
+    take_all(kernel, carving)
+    assert is_reached(carving, kernel.seen())
+    writes = kernel.writes
+    assert plan(carving, kernel.seen()) == Plan()
+    take_all(kernel, carving)
+    assert kernel.writes == writes
+
+
+@given(carvings())
+def test_the_plan_that_is_shown_is_the_plan_that_is_taken(carving: Carving) -> None:
+    if set(carving.drivers) & set(NIC_VFS) and not carving.vf_drivers:
+        return  # which driver the kernel binds by itself is known only when the function is there
+    shown, taken = host(), host()
+    for step in plan(carving, shown.seen()).steps:
+        shown.do(step)
+    take_all(taken, carving)
+    assert shown.seen() == taken.seen()
+
+
+@given(carvings(), carvings(), st.sampled_from(NIC_VFS + GPU_VFS), st.booleans())
+def test_what_is_in_use_is_left_alone(first: Carving, second: Carving, vf: str, is_known: bool) -> None:
+    kernel = host()
+    take_all(kernel, first)
+    seen = kernel.seen()
+    if vf not in seen.functions:
+        return
+    kernel.uses[vf] = ("its driver vfio-pci gives it to a guest",)
+    holders = {vf: "instance web1"} if is_known else {}
+    second = replace(second, holders=holders)
+    wanted = plan(second, kernel.seen())
+    take_all(kernel, second)  # the model fails where a function in use is removed or loses its driver
+    after = kernel.seen().functions[vf]
+    assert replace(after, override="") == replace(seen.functions[vf], override="", uses=after.uses)
+    card = seen.functions[vf].card or ""
+    if second.vfs[card] != seen.functions[card].vfs_number:
+        refusal = next(text for text in wanted.refusals if text.startswith(card))
+        assert vf in refusal and "vfio-pci" in refusal and (not is_known or "instance web1" in refusal)
+
+
+def test_the_steps_of_a_network_card_are_in_the_kernels_order() -> None:
+    steps = plan(Carving({NIC: 2}, vf_drivers={NIC: "vfio-pci"}), host().seen()).steps
+    assert steps == (
+        Step(StepKind.AUTOPROBE, NIC, NIC, "0"),
+        Step(StepKind.VFS, NIC, NIC, "2"),
+        Step(StepKind.AWAIT, NIC, NIC, Sight.VFS, "2"),
+        Step(StepKind.OVERRIDE, NIC, "0000:41:10.0", "vfio-pci"),
+        Step(StepKind.BIND, NIC, "0000:41:10.0", "vfio-pci"),
+        Step(StepKind.OVERRIDE, NIC, "0000:41:10.2", "vfio-pci"),
+        Step(StepKind.BIND, NIC, "0000:41:10.2", "vfio-pci"),
+    )
+
+
+def test_a_mediated_device_waits_for_the_functions_of_its_card() -> None:
+    mdev = Mdev(GPU_VFS[1], "nvidia-471")
+    steps = plan(Carving({GPU: 2}, mdevs={UUIDS[0]: mdev}), host().seen()).steps
+    assert [step.text for step in steps] == [
+        f"write 2 to sriov_numvfs of {GPU}",
+        f"wait for its virtual functions of {GPU}",
+        f"wait for its types of mediated devices of {GPU_VFS[1]}",
+        f"create mediated device {UUIDS[0]} of type nvidia-471 on {GPU_VFS[1]}",
+    ]
+
+
+def test_a_place_on_the_card_is_written_with_the_type() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NEW_GPU: 1}))
+    carving = Carving({NEW_GPU: 1}, types={NEW_GPU_VFS[0]: VgpuType("471", 12)})
+    (step,) = plan(carving, kernel.seen()).steps
+    assert (step.kind, step.value, step.unit) == (StepKind.VGPU_TYPE, "471", "12")
+
+
+def test_on_a_card_in_mixed_size_mode_what_is_not_wanted_goes_before_what_is_comes() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NEW_GPU: 4}))
+    for vf, number, place in zip(NEW_GPU_VFS, ("472", "468", "470", "472"), (0, 20, 32, 20), strict=True):
+        kernel.functions[vf] = replace(kernel.functions[vf], vgpu_type=number, vgpu_place=place)
+    wanted = {NEW_GPU_VFS[0]: VgpuType("472", 20), NEW_GPU_VFS[2]: VgpuType("470", 32)}
+    steps = plan(Carving(types=wanted, mixed=frozenset({NEW_GPU})), kernel.seen()).steps
+    assert [(step.function, step.value, step.unit) for step in steps] == [
+        (NEW_GPU_VFS[0], "0", ""),
+        (NEW_GPU_VFS[1], "0", ""),
+        (NEW_GPU_VFS[3], "0", ""),
+        (NEW_GPU_VFS[0], "472", "20"),
+    ]
+    assert plan(Carving(types=wanted), kernel.seen()).steps == (), "no other card's types are taken away"
+
+
+def test_vram_is_taken_back_before_it_is_given_and_not_changed_while_in_use() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NEW_GPU: 4}))
+    for vf, mib in zip(NEW_GPU_VFS, ("5120", "8192", "0", "5120"), strict=True):
+        kernel.functions[vf] = replace(kernel.functions[vf], vgpu_type=mib, vgpu_place=0, vram=True)
+    wanted = {vf: VgpuType(mib, 0, vram=True) for vf, mib in zip(NEW_GPU_VFS, ("8192",) * 3, strict=False)}
+    carving = Carving(types=wanted, mixed=frozenset({NEW_GPU}))
+    steps = plan(carving, kernel.seen()).steps
+    assert [(step.kind, step.function, step.value, step.unit) for step in steps] == [
+        (StepKind.VRAM, NEW_GPU_VFS[0], "0", ""),
+        (StepKind.VRAM, NEW_GPU_VFS[3], "0", ""),
+        (StepKind.VRAM, NEW_GPU_VFS[0], "8192", ""),
+        (StepKind.VRAM, NEW_GPU_VFS[2], "8192", ""),
+    ]
+    assert steps[2].text == f"write 8192 MiB to vram_quota of {NEW_GPU_VFS[0]}"
+    kernel.uses = dict.fromkeys((NEW_GPU_VFS[0], NEW_GPU_VFS[2]), ("process 7 (qemu) has it open",))
+    found = plan(carving, kernel.seen())
+    assert [step.function for step in found.steps] == [NEW_GPU_VFS[3]]
+    assert "5120 MiB of VRAM, which no claim has there" in found.refusals[0]
+    assert "0 MiB of VRAM, and 8192 MiB are wanted; they cannot change while" in found.refusals[1]
+
+
+def test_vram_of_a_function_that_is_still_to_be_made_is_waited_for() -> None:
+    carving = Carving(
+        {NEW_GPU: 1}, types={NEW_GPU_VFS[0]: VgpuType("8192", 0, vram=True)}, mixed=frozenset({NEW_GPU})
+    )
+    steps = plan(carving, host().seen()).steps
+    assert [step.text for step in steps[-2:]] == [
+        f"wait for its quota of VRAM of {NEW_GPU_VFS[0]}",
+        f"write 8192 MiB to vram_quota of {NEW_GPU_VFS[0]}",
+    ]
+
+
+def test_execution_quanta_are_those_of_each_function_also_of_guests_that_run() -> None:
+    carving, kernel = Carving({NEW_GPU: 2}, quanta={NEW_GPU: "25/500000"}), host()
+    steps = plan(carving, kernel.seen()).steps
+    wanted = [Step(StepKind.QUANTA, NEW_GPU, vf, "25/500000") for vf in NEW_GPU_VFS[:2]]
+    assert steps[0].kind is StepKind.VFS and list(steps[-2:]) == wanted
+    assert wanted[0].text == f"write 25/500000 to exec_quantum_ms and preempt_timeout_us of {NEW_GPU_VFS[0]}"
+    take_all(kernel, replace(carving, quanta={}))
+    for vf, quanta in zip(NEW_GPU_VFS, ("25/500000", "25/None"), strict=False):
+        kernel.functions[vf] = replace(kernel.functions[vf], quanta=quanta)
+    kernel.uses = dict.fromkeys(NEW_GPU_VFS, ("process 7 (qemu) has it open",))
+    found = plan(replace(carving, vfs={}), kernel.seen())
+    assert (found.steps, found.refusals) == ((wanted[1],), ())
+    found = plan(Carving(quanta={GPU: "1/1", "0000:99:00.0": "1/1"}), kernel.seen())
+    assert found == Plan(
+        (),
+        tuple(
+            f"{card} has no virtual functions, and [devices] execution_quanta names it."
+            for card in (GPU, "0000:99:00.0")
+        ),
+    )
+    declared = DeclaredCarving(mixed=frozenset({NEW_GPU}), quanta={NEW_GPU: "25/500000", GPU: "1/1"})
+    assert on_mixed_cards(declared, (), kernel.seen())[0].quanta == {NEW_GPU: "25/500000"}
+
+
+def test_gim_changes_the_number_of_functions_by_its_tool_and_not_over_0() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NEW_GPU: 2}))
+    kernel.functions[NEW_GPU] = replace(kernel.functions[NEW_GPU], driver="gim")
+    found = plan(Carving({NEW_GPU: 4}, vf_drivers={NEW_GPU: "vfio-pci"}), kernel.seen())
+    assert [step.text for step in found.steps[:3]] == [
+        f"write 0 to sriov_drivers_autoprobe of {NEW_GPU}",
+        f"let amd-smi give {NEW_GPU} 4 virtual functions",
+        f"wait for its virtual functions of {NEW_GPU}",
+    ]
+    assert {step.function for step in found.steps[3:]} == {*NEW_GPU_VFS}, "all of them are new"
+    assert undo(found.steps, Carving(), kernel.seen()) == ()
+    kernel.uses = {NEW_GPU_VFS[0]: ("process 7 (qemu) has it open",)}
+    found = plan(Carving({NEW_GPU: 4}), kernel.seen())
+    assert found.steps == () and "the number cannot change while one is in use" in found.refusals[0]
+    kernel.uses = {}
+    assert plan(Carving({NEW_GPU: 2}), kernel.seen()).steps == ()
+
+
+def test_a_function_has_its_mac_and_vlan_before_its_driver_and_not_while_it_is_in_use() -> None:
+    port = "52:54:00:00:00:01 VLAN 100"
+    carving = Carving({NIC: 1}, vf_drivers={NIC: "vfio-pci"}, ports={NIC_VFS[0]: port})
+    kernel = host()
+    steps = plan(carving, kernel.seen()).steps
+    assert [step.kind for step in steps][-3:] == [StepKind.PORT, StepKind.OVERRIDE, StepKind.BIND]
+    assert steps[-3].text == f"give {NIC_VFS[0]} the MAC address {port} on its card"
+    take_all(kernel, replace(carving, ports={}))
+    (step,) = plan(carving, kernel.seen()).steps
+    assert (step.kind, step.function, step.value) == (StepKind.PORT, NIC_VFS[0], port)
+    kernel.uses = {NIC_VFS[0]: ("process 7 (qemu) has it open",)}
+    assert plan(carving, kernel.seen()).steps == ()
+    kernel.uses = {}
+    kernel.functions[NIC_VFS[0]] = replace(kernel.functions[NIC_VFS[0]], port=port)
+    assert plan(carving, kernel.seen()).steps == ()
+
+
+def test_mig_instances_are_made_where_they_are_not_before_the_types_of_functions() -> None:
+    kernel = host()
+    carving = Carving(
+        {NEW_GPU: 1}, types={NEW_GPU_VFS[0]: VgpuType("471")}, mig={NEW_GPU: ("3g.20gb:0", "3g.20gb:4")}
+    )
+    assert [(step.kind, step.value) for step in plan(carving, kernel.seen()).steps][-5:] == [
+        (StepKind.AWAIT, Sight.MIG),
+        (StepKind.MIG, "3g.20gb:0"),
+        (StepKind.MIG, "3g.20gb:4"),
+        (StepKind.AWAIT, Sight.VGPU_TYPE),
+        (StepKind.VGPU_TYPE, "471"),
+    ]
+    carving = replace(carving, vfs={}, types={})
+    third = MigInstance("2", range(4, 8), computes=True)
+    kernel.functions[NEW_GPU] = replace(kernel.functions[NEW_GPU], mig={"3g.20gb:4": third})
+    (step,) = plan(carving, kernel.seen()).steps
+    assert step.text == f"create the MIG instance 3g.20gb:0 on {NEW_GPU}"
+    other = MigInstance("9", range(3, 4), computes=True)
+    kernel.functions[NEW_GPU] = replace(
+        kernel.functions[NEW_GPU], mig={"3g.20gb:4": replace(third, computes=False), "1g.5gb:3": other}
+    )
+    found = plan(carving, kernel.seen())
+    (refusal,) = found.refusals
+    assert "has the MIG instance 1g.5gb:3 (GPU instance 9), where [devices] mig_instances wants 3g" in refusal
+    assert [step.text for step in found.steps] == [
+        f"create the compute instance of the MIG instance 3g.20gb:4 on {NEW_GPU}"
+    ]
+    kernel.uses = {NEW_GPU_VFS[0]: ("process 7 (qemu) has it open",)}
+    take_all(kernel, Carving({NEW_GPU: 1}))
+    found = plan(carving, kernel.seen())
+    assert found.steps == () and f"nvidia-smi mig -i {NEW_GPU} -gi 2 -cci" in found.refusals[1]
+    kernel.functions[NEW_GPU] = replace(kernel.functions[NEW_GPU], mig=None, mig_problem="it does not end")
+    found = plan(carving, kernel.seen())
+    assert found.steps == () and "not known: it does not end" in found.refusals[0]
+
+
+def test_a_vgpu_in_use_keeps_its_type_and_is_told() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NEW_GPU: 2}))
+    for vf in NEW_GPU_VFS[:2]:
+        kernel.functions[vf] = replace(kernel.functions[vf], vgpu_type="472", vgpu_place=0)
+    kernel.uses = {NEW_GPU_VFS[0]: ("process 7 (qemu) has it open",)}
+    found = plan(
+        Carving(mixed=frozenset({NEW_GPU}), holders={NEW_GPU_VFS[1]: "instance gpu1"}), kernel.seen()
+    )
+    assert found.steps == () and len(found.refusals) == 2
+    assert "process 7 (qemu) has it open" in found.refusals[0] and "instance gpu1" in found.refusals[1]
+
+
+def test_the_largest_types_come_first_so_that_no_small_one_stands_in_their_way() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NEW_GPU: 4, GPU: 2}))
+    sizes = {"468": 4096, "472": 20480, "471": 10240, "nvidia-471": 10240, "nvidia-472": 20480}
+    for address in (NEW_GPU_VFS[3], GPU_VFS[0]):
+        kernel.functions[address] = replace(
+            kernel.functions[address],
+            type_sizes=sizes,
+            mdev_types=kernel.functions[address].mdev_types | {"nvidia-472"},
+        )
+    wanted = dict(zip(NEW_GPU_VFS, map(VgpuType, ("468", "472", "468", "471")), strict=True))
+    mdevs = {UUIDS[0]: Mdev(GPU_VFS[1], "nvidia-471"), UUIDS[1]: Mdev(GPU_VFS[0], "nvidia-472")}
+    steps = plan(Carving(types=wanted, mdevs=mdevs), kernel.seen()).steps
+    types = [step.value for step in steps if step.kind is StepKind.VGPU_TYPE]
+    assert types == ["472", "471", "468", "468"]
+    assert [step.unit for step in steps if step.kind is StepKind.CREATE_MDEV] == [UUIDS[1], UUIDS[0]]
+
+
+@pytest.mark.parametrize(
+    ("holders", "who"),
+    [
+        ({NIC_VFS[0]: "instance web1 (a0b1)"}, "instance web1 (a0b1) has 0000:41:10.0"),
+        ({UUIDS[0]: "instance gpu1"}, f"instance gpu1 has {UUIDS[0]} on 0000:41:10.0"),
+    ],
+)
+def test_a_number_that_would_change_is_refused_with_who_holds_a_function(
+    holders: dict[str, str], who: str
+) -> None:
+    kernel = host()
+    take_all(kernel, Carving({NIC: 2}))
+    mdevs = {UUIDS[0]: Mdev(NIC_VFS[0], "t-1")} if UUIDS[0] in holders else {}
+    kernel.mdevs = dict(mdevs)
+    refused = plan(Carving({NIC: 3}, mdevs=mdevs, holders=holders), kernel.seen())
+    assert refused.steps == () and len(refused.refusals) == 1
+    assert refused.refusals[0] == (
+        f"{NIC} has 2 virtual functions, and [devices] sriov_vfs wants 3; the number cannot change while one "
+        f"is in use: {who}."
+    )
+
+
+def test_a_mediated_device_of_nobody_that_the_agent_knows_keeps_its_function() -> None:
+    kernel = host()
+    take_all(kernel, Carving({GPU: 2}, mdevs={UUIDS[0]: Mdev(GPU_VFS[0], "nvidia-471")}))
+    refused = plan(Carving({GPU: 3}), kernel.seen())
+    assert refused.steps == () and UUIDS[0] in refused.refusals[0]
+
+
+@pytest.mark.parametrize(
+    ("carving", "what"),
+    [
+        (Carving({NIC: 9}), "can have 4 virtual functions"),
+        (Carving({NIC: 1}, drivers={NIC_VFS[3]: "vfio-pci"}), f"{NIC_VFS[3]} is none of the virtual"),
+        (Carving(types={NEW_GPU_VFS[0]: VgpuType("99")}), "has the vGPU type 471"),
+        (Carving(mdevs={UUIDS[0]: Mdev(OLD_GPU, "nvidia-12")}), "is of type nvidia-11 on"),
+        (Carving(drivers={WHOLE: "vfio-pci"}), "has the driver nouveau"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_the_rest_is_planned(carving: Carving, what: str) -> None:
+    kernel = host()
+    take_all(
+        kernel,
+        Carving(
+            {NIC: 1, NEW_GPU: 1},
+            types={NEW_GPU_VFS[0]: VgpuType("471")},
+            mdevs={UUIDS[0]: Mdev(OLD_GPU, "nvidia-11")},
+        ),
+    )
+    kernel.uses[WHOLE] = ("shows the host's console",)
+    also = Mdev(OLD_GPU, "nvidia-11")
+    told = plan(replace(carving, mdevs={**carving.mdevs, UUIDS[1]: also}), kernel.seen())
+    assert len(told.refusals) == 1 and what in told.refusals[0]
+    assert [step.unit for step in told.steps] == [UUIDS[1]]
+
+
+def test_a_card_whose_driver_is_not_there_yet_is_waited_for() -> None:
+    seen = Seen({NIC: SeenFunction(NIC)})
+    first, *_ = plan(Carving({NIC: 2}), seen).steps
+    assert (first.kind, first.value) == (StepKind.AWAIT, Sight.SRIOV)
+    assert plan(Carving({NIC: 2}), Seen()).steps[0] == first
+
+
+def test_no_virtual_functions_of_a_card_without_any_are_nothing_to_do() -> None:
+    assert plan(Carving({WHOLE: 0}), host().seen()).steps == ()
+
+
+UUID = "00000000-0000-0000-0000-000000000001"
+SEEN_CARVED = Seen(
+    {
+        CARD: SeenFunction(CARD, "pf", vfs_max=4, vfs_number=1, vfs=(VF,), autoprobe=False),
+        VF: SeenFunction(VF, "", "vfio-pci", CARD, vgpu_type="471"),
+    },
+    {UUID: Mdev(CARD, "t-1")},
+)
+TAKEN = (
+    Step(StepKind.AUTOPROBE, CARD, CARD, "0"),
+    Step(StepKind.VFS, CARD, CARD, "1"),
+    Step(StepKind.UNBIND, CARD, VF, "vf"),
+    Step(StepKind.OVERRIDE, CARD, VF, "vfio-pci"),
+    Step(StepKind.VGPU_TYPE, CARD, VF, "471", "12"),
+    Step(StepKind.CREATE_MDEV, CARD, CARD, "t-1", UUID),
+)
+WANTED = Carving(
+    {CARD: 1}, {VF: "vfio-pci"}, {CARD: "vfio-pci"}, {VF: VgpuType("471")}, {UUID: Mdev(CARD, "t-1")}
+)
+
+
+def test_all_that_is_not_wanted_is_undone_the_last_first() -> None:
+    assert undo(TAKEN, Carving(), SEEN_CARVED) == (
+        Step(StepKind.REMOVE_MDEV, CARD, CARD, "t-1", UUID),
+        Step(StepKind.VGPU_TYPE, CARD, VF, "0"),
+        Step(StepKind.OVERRIDE, CARD, VF, ""),
+        Step(StepKind.BIND, CARD, VF, ""),
+        Step(StepKind.VFS, CARD, CARD, "0"),
+        Step(StepKind.AUTOPROBE, CARD, CARD, "1"),
+    )
+
+
+def test_what_is_wanted_is_left_for_the_plan_to_finish() -> None:
+    assert undo(TAKEN, WANTED, SEEN_CARVED) == ()
+
+
+def test_what_the_run_did_not_do_is_left_alone() -> None:
+    assert undo((), Carving(), SEEN_CARVED) == ()
+    function = SeenFunction(VF, "x", "mlx5_vfio_pci", CARD, vgpu_type="468")
+    others = Seen({VF: function}, {UUID: Mdev(CARD, "t-2")})
+    assert undo(TAKEN, Carving(), others) == ()
+
+
+@pytest.mark.parametrize("holders", [{VF: "vm1"}, {UUID: "vm1"}])
+def test_what_somebody_has_is_not_undone(holders: dict[str, str]) -> None:
+    (held,) = holders
+    kinds = {step.kind for step in undo(TAKEN, Carving(holders=holders), SEEN_CARVED)}
+    assert StepKind.VFS not in kinds if held == VF else StepKind.REMOVE_MDEV not in kinds
+
+
+VFS = tuple(f"0000:84:00.{number}" for number in range(1, 5))
+
+
+@pytest.mark.parametrize(
+    ("number", "function", "refusal"),
+    [
+        (2, VFS[3], f"{VFS[3]} is none of the virtual functions of 0000:84:00.0."),
+        (2, VFS[1], ""),
+        (None, VFS[3], ""),
+        (4, VFS[3], ""),
+        (5, VFS[3], "0000:84:00.0 can have 4 virtual functions, and [devices] sriov_vfs wants 5."),
+    ],
+)
+def test_a_function_is_waited_for_unless_its_card_has_all_that_it_will_have(
+    number: int | None, function: str, refusal: str
+) -> None:
+    card = SeenFunction(
+        "0000:84:00.0", "nvidia", vfs_max=4, vfs_number=2, vfs=VFS[:2], vf_addresses=VFS, autoprobe=True
+    )
+    functions = [card, *(SeenFunction(vf, "nvidia", card=card.address) for vf in VFS[:2])]
+    wanted = Carving({} if number is None else {card.address: number}, drivers={function: "vfio-pci"})
+    found = plan(wanted, Seen({each.address: each for each in functions}))
+    assert refusal in found.refusals if refusal else not found.refusals
+    awaited = Step(StepKind.AWAIT, card.address, function, Sight.FUNCTION)
+    assert (awaited in found.steps) is (number is None)

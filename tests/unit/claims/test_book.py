@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from uuid import UUID, uuid5
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kits.uuids import uuid_of
 
 from agent.claims.attribution import Place
 from agent.claims.book import Book, Reading
@@ -18,11 +18,6 @@ from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.rows import Row
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.tree import Inventory, Provider, ProviderTree
-
-
-def uuid_of(name: str) -> str:
-    return str(uuid5(UUID(int=9), name))
-
 
 ROOT, NIC = uuid_of("host"), uuid_of("nic")
 VF, VCPU = "SRIOV_NET_VF", "VCPU"

@@ -10,10 +10,10 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid5
 
 import pytest
 from kits.paths import TESTS
-from kits.tracker import uuid_of
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind, DoubtState
@@ -255,6 +255,11 @@ IN_EVERY_ONE = {
     "releasing": ClaimState.RELEASING,
 }
 ROLES = {"resized": MoveRole.BOTH, "moved away": MoveRole.SOURCE, "came here": MoveRole.DESTINATION}
+
+
+def uuid_of(name: str) -> str:
+    """The uuid of what the samples, which were recorded once, have by this name."""
+    return str(uuid5(UUID(int=7), name))
 
 
 @pytest.fixture(params=VERSIONS)
