@@ -35,14 +35,18 @@ from agent.claims.device_profiles import DeviceProfiles, group_suffix, groups_of
 from agent.claims.guest_cells import wants_cells
 from agent.claims.near_names import near_class, near_trait, unknown_class, unknown_trait
 from agent.claims.request import (
+    CPU_POLICIES,
     GROUP_POLICIES,
     NUMA_POLICIES,
+    PAGE_WORDS,
+    THREAD_POLICIES,
     ClaimRequest,
     RequestGroup,
     TopologyRequest,
     check_request,
     with_others,
 )
+from agent.codec import decode, encode
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.device_names import pmem_class
 from agent.errors import UsageError, counted
@@ -54,7 +58,6 @@ from agent.json_checks import (
     read_list,
     read_object,
     read_text,
-    read_truth,
     read_uuid,
     read_whole,
 )
@@ -102,7 +105,7 @@ def pmem_labels(specs: Mapping[str, str]) -> tuple[str, ...]:
 
 def _cpu_policy(vcpus: int, specs: Mapping[str, str]) -> str:
     """The policy; an explicit amount of PCPU is as good as `dedicated`."""
-    given = _spec_choice(specs, "hw:cpu_policy", ("shared", "dedicated", "mixed"))
+    given = _spec_choice(specs, "hw:cpu_policy", CPU_POLICIES)
     shared, dedicated = _explicit(specs, "VCPU"), _explicit(specs, "PCPU")
     if given and (shared or dedicated):
         spec = next(iter(shared or dedicated))
@@ -154,7 +157,7 @@ def _explicit(specs: Mapping[str, str], name: str) -> dict[str, int]:
 
 def _thread_policy(specs: Mapping[str, str], policy: str) -> str | None:
     """The thread policy; HW_CPU_HYPERTHREADING as a trait of pinned CPUs stands for one, as in nova."""
-    thread_policy = _spec_choice(specs, "hw:cpu_thread_policy", ("prefer", "isolate", "require"))
+    thread_policy = _spec_choice(specs, "hw:cpu_thread_policy", THREAD_POLICIES)
     threads = next((value for spec, value in specs.items() if _THREADS.fullmatch(spec)), None)
     if thread_policy and threads:
         raise UsageError(
@@ -301,7 +304,7 @@ def _cell_cpus(given: Mapping[int, str], vcpus: int) -> tuple[frozenset[int], ..
 
 def _spec_page_size(text: str | None) -> int | str | None:
     """The size in KiB, or one of the words small, large, any."""
-    if text is None or text in ("small", "large", "any"):
+    if text is None or text in PAGE_WORDS:
         return text
     match = _PAGE_SIZE.fullmatch(text.strip())
     size = int(match[1]) * KIB_PER[(match[2] or "k").lower()] if match else 0
@@ -544,9 +547,6 @@ ALTERNATIVES_MAX = 16
 NAME_MAX = 255
 DOMAIN_CHARS_MAX = 2**20
 _NO_CONSUMER = "00000000-0000-0000-0000-000000000000"
-CPU_POLICIES = ("shared", "dedicated", "mixed")
-THREAD_POLICIES = ("prefer", "isolate", "require")
-PAGE_WORDS = ("small", "large", "any")
 
 _IDENTITY = ("name", "project_id", "user_id", "consumer_type")
 _BY_GROUPS = ("groups", "group_policy", "same_subtree", "root_required", "topology", "pci")
@@ -755,7 +755,9 @@ def _read_groups_form(given: Mapping[str, Any]) -> ClaimRequest:
             )
             for number, suffixes in enumerate(read_list(given.get("same_subtree", []), "same_subtree"))
         ),
-        topology=_read_topology(given.get("topology", {}), "topology"),
+        topology=decode(
+            TopologyRequest, read_object(given.get("topology", {}), "topology", _TOPOLOGY_KEYS), "topology"
+        ),
         pci=_read_aliases(given.get("pci", [])),
         root_required=frozenset(root_required),
         root_forbidden=frozenset(root_forbidden),
@@ -788,6 +790,7 @@ def _read_group(value: object, path: str) -> RequestGroup:
     given = read_object(value, path, _GROUP_KEYS)
     required: list[frozenset[str]] = []
     forbidden: set[str] = set()
+    policy = given.get("numa_policy")
     for number, item in enumerate(read_list(given.get("required", []), f"{path}.required")):
         item_path = f"{path}.required[{number}]"
         text = read_text(item, item_path, _SOMETHING, _TRAIT_WANTED, 16384)
@@ -804,12 +807,8 @@ def _read_group(value: object, path: str) -> RequestGroup:
             _read_aggregates(item, f"{path}.member_of[{number}]")
             for number, item in enumerate(read_list(given.get("member_of", []), f"{path}.member_of"))
         ),
-        _read_numa_policy(given.get("numa_policy"), f"{path}.numa_policy"),
+        None if policy is None else read_choice(policy, f"{path}.numa_policy", NUMA_POLICIES),
     )
-
-
-def _read_numa_policy(value: object, path: str) -> str | None:
-    return None if value is None else read_choice(value, path, NUMA_POLICIES)
 
 
 def _read_trait(name: str, path: str) -> str:
@@ -846,41 +845,6 @@ def _read_aggregates(value: object, path: str) -> frozenset[str]:
     return frozenset(read_uuid(uuid, path) for uuid in _alternatives(text))
 
 
-def _read_topology(value: object, path: str) -> TopologyRequest:
-    given = read_object(value, path, _TOPOLOGY_KEYS)
-    thread_policy, size = given.get("cpu_thread_policy"), given.get("mem_page_size")
-    if isinstance(size, str) and size not in PAGE_WORDS:
-        raise fault(f"{path}.mem_page_size", f"KiB, or one of {', '.join(PAGE_WORDS)}", size)
-    cpus = read_list(given.get("cell_cpus", []), f"{path}.cell_cpus")
-    memory = read_list(given.get("cell_memory_mb", []), f"{path}.cell_memory_mb")
-    return TopologyRequest(
-        read_choice(given.get("cpu_policy", "shared"), f"{path}.cpu_policy", CPU_POLICIES),
-        None
-        if thread_policy is None
-        else read_choice(thread_policy, f"{path}.cpu_thread_policy", THREAD_POLICIES),
-        read_whole(given.get("cells", 0), f"{path}.cells", 0, 1024),
-        tuple(_read_cpus(item, f"{path}.cell_cpus[{number}]") for number, item in enumerate(cpus)),
-        tuple(
-            read_whole(item, f"{path}.cell_memory_mb[{number}]", 1, MAX_UNIT)
-            for number, item in enumerate(memory)
-        ),
-        _read_cpus(given.get("dedicated_cpus", ""), f"{path}.dedicated_cpus"),
-        size
-        if size is None or isinstance(size, str)
-        else read_whole(size, f"{path}.mem_page_size", 1, MAX_UNIT),
-        _read_numa_policy(given.get("pci_numa_policy"), f"{path}.pci_numa_policy"),
-        read_truth(given.get("isolate_emulator", False), f"{path}.isolate_emulator"),
-    )
-
-
-def _read_cpus(value: object, path: str) -> frozenset[int]:
-    text = read_text(value, path, None, "a CPU set such as 0-3,6", 16384)
-    try:
-        return parse_cpu_set(text)
-    except ValueError as error:
-        raise UsageError(f"{path}: {error}.", path=path) from error
-
-
 def _read_aliases(value: object) -> tuple[tuple[str, int], ...]:
     aliases = []
     for number, item in enumerate(read_list(value, "pci")):
@@ -893,20 +857,6 @@ def _read_aliases(value: object) -> tuple[tuple[str, int], ...]:
 
 def request_to_json(request: ClaimRequest) -> dict[str, Any]:
     """The body, in the groups form, that `parse_claim` turns into an equal request; without defaults."""
-    topology, given = request.topology, dict[str, Any]()
-    if topology != _NO_TOPOLOGY:
-        given = {
-            "cpu_policy": topology.cpu_policy,
-            "cpu_thread_policy": topology.cpu_thread_policy,
-            "cells": topology.cells,
-            "cell_cpus": [format_cpu_set(cpus) for cpus in topology.cell_cpus],
-            "cell_memory_mb": list(topology.cell_memory_mb),
-            "dedicated_cpus": format_cpu_set(topology.dedicated_cpus),
-            "mem_page_size": topology.mem_page_size,
-            "pci_numa_policy": topology.pci_numa_policy,
-            "isolate_emulator": topology.isolate_emulator,
-        }
-        given = {key: value for key, value in given.items() if value}
     groups = []
     for group in request.groups:
         of_group: dict[str, Any] = {"suffix": group.suffix, "resources": dict(group.resources)}
@@ -919,6 +869,7 @@ def request_to_json(request: ClaimRequest) -> dict[str, Any]:
         if group.numa_policy:
             of_group["numa_policy"] = group.numa_policy
         groups.append(of_group)
+    topology = {} if request.topology == _NO_TOPOLOGY else encode(TopologyRequest, request.topology)
     body: dict[str, Any] = {
         "consumer": request.consumer,
         "name": request.name,
@@ -929,7 +880,7 @@ def request_to_json(request: ClaimRequest) -> dict[str, Any]:
             *sorted(request.root_required),
             *(f"!{name}" for name in sorted(request.root_forbidden)),
         ],
-        "topology": given,
+        "topology": {key: value for key, value in topology.items() if value},
         "pci": [{"alias": alias, "count": count} for alias, count in request.pci],
         "process": request.process and request.process.to_json(),
         "alternative": request.alternative,

@@ -7,17 +7,24 @@ Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
+from typing import Annotated
 
 from agent import device_names
+from agent.codec import Decoder, Form, whole
+from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.device_names import CC, CC_DEVTOOLS, CC_ON, CONFIDENTIAL, CONTEXT, PORTS, VDPA_TRAIT
 from agent.errors import UsageError, counted
 from agent.http.owner_process import OwnerProcess
+from agent.json_checks import fault, read_choice, read_text, read_whole
 from agent.shapes import by_class
-from agent.tree import Provider
+from agent.tree import MAX_UNIT, Provider
 
 GROUP_POLICIES = ("none", "isolate")
 GROUPS_MAX = 64
 NUMA_POLICIES = ("required", "preferred", "legacy", "socket")
+CPU_POLICIES = ("shared", "dedicated", "mixed")
+THREAD_POLICIES = ("prefer", "isolate", "require")
+PAGE_WORDS = ("small", "large", "any")
 DEVICE_PREFIX = "pci-"
 """Prefix of the suffixes of groups that come from a PCI alias."""
 SIZES_MAX, WAYS_MAX = 16, 4096
@@ -45,6 +52,29 @@ class RequestGroup:
     numa_policy: str | None = None
 
 
+def _one_of(choices: tuple[str, ...]) -> Decoder:
+    return lambda value, path: read_choice(value, path, choices)
+
+
+def _read_cpus(value: object, path: str) -> frozenset[int]:
+    text = read_text(value, path, None, "a CPU set such as 0-3,6", 16384)
+    try:
+        return parse_cpu_set(text)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}.", path=path) from error
+
+
+def _read_page_size(value: object, path: str) -> int | str | None:
+    if value is None or value in PAGE_WORDS:
+        return value
+    if isinstance(value, str):
+        raise fault(path, f"KiB, or one of {', '.join(PAGE_WORDS)}", value)
+    return read_whole(value, path, 1, MAX_UNIT)
+
+
+GuestCpus = Annotated[frozenset[int], Form(format_cpu_set, _read_cpus)]
+
+
 @dataclass(frozen=True, slots=True)
 class TopologyRequest:
     """CPU policy, NUMA cells and page size of a guest; the names are those of a flavor's `hw:` extra specs.
@@ -55,14 +85,14 @@ class TopologyRequest:
     alias. `isolate_emulator`: one PCPU of the request is for the emulator's threads alone.
     """
 
-    cpu_policy: str = "shared"
-    cpu_thread_policy: str | None = None
-    cells: int = 0
-    cell_cpus: tuple[frozenset[int], ...] = ()
-    cell_memory_mb: tuple[int, ...] = ()
-    dedicated_cpus: frozenset[int] = frozenset()
-    mem_page_size: int | str | None = None
-    pci_numa_policy: str | None = None
+    cpu_policy: Annotated[str, _one_of(CPU_POLICIES)] = "shared"
+    cpu_thread_policy: Annotated[str, _one_of(THREAD_POLICIES)] | None = None
+    cells: Annotated[int, whole(0, 1024)] = 0
+    cell_cpus: tuple[GuestCpus, ...] = ()
+    cell_memory_mb: tuple[Annotated[int, whole(1)], ...] = ()
+    dedicated_cpus: GuestCpus = frozenset()
+    mem_page_size: Annotated[int | str | None, _read_page_size] = None
+    pci_numa_policy: Annotated[str, _one_of(NUMA_POLICIES)] | None = None
     isolate_emulator: bool = False
 
 
