@@ -184,10 +184,8 @@ class PlacementUnavailable(PlacementError):
     code = "plimsoll.placement.unavailable"
     http_status = 503
 
-    def __init__(
-        self, message: str, *, status: int = 0, placement_code: str = "", sent: bool = True, **details: Any
-    ) -> None:
-        super().__init__(message, status=status, placement_code=placement_code, **details)
+    def __init__(self, message: str, *, sent: bool = True, **details: Any) -> None:
+        super().__init__(message, **details)
         self.sent = sent
 
 

@@ -608,14 +608,14 @@ Image = Mapping[str, str]
 """{property: text}"""
 
 
-def parse_image(value: object, path: str = "image") -> Image:
+def parse_image(value: object) -> Image:
     """The properties of an image from parsed JSON: {property: text, number or truth value}.
 
     Raises UsageError, naming the path of the value at fault.
     """
     image = {}
-    for given, item in read_object(value, path).items():
-        item_path = below(path, given)
+    for given, item in read_object(value, "image").items():
+        item_path = below("image", given)
         key = _LEGACY.get(given, given)
         read_text(key, item_path, wanted="a name of at most 255 characters")
         text = str(item).lower() if isinstance(item, bool | int) else item

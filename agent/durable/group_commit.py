@@ -191,18 +191,18 @@ class Ticket(Generic[T]):
         self._done.release()
 
 
+GROUP_MAX = 256
+
+
 class GroupWriter:
     """A FIFO queue and its one thread.
 
-    `run_group` gets each group of at most `group_max` tickets, and must answer or fail each ticket.
+    `run_group` gets each group of at most GROUP_MAX tickets, and must answer or fail each ticket.
     """
 
-    def __init__(
-        self, name: str, run_group: Callable[[list[Ticket[Any]]], None], group_max: int = 256
-    ) -> None:
+    def __init__(self, name: str, run_group: Callable[[list[Ticket[Any]]], None]) -> None:
         self._queue: queue.SimpleQueue[Ticket[Any] | None] = queue.SimpleQueue()
         self._run_group = run_group
-        self._group_max = group_max
         self._begun_at: float | None = None
         self._thread = threading.Thread(target=self._work, name=f"{name}-writer", daemon=True)
         self._thread.start()
@@ -230,7 +230,7 @@ class GroupWriter:
             entry = self._queue.get()
             while entry is not None:
                 group.append(entry)
-                if len(group) == self._group_max or self._queue.empty():
+                if len(group) == GROUP_MAX or self._queue.empty():
                     break
                 entry = self._queue.get()
             last = entry is None

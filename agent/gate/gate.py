@@ -441,12 +441,10 @@ class Gate:
         devices: Callable[[], Mapping[str, str]],
         *,
         clock: Callable[[], float] = time.time,
-        new_uuid: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
         self._tracker = tracker
         self._client = client
         self._driver = driver
-        self._new_uuid = new_uuid
         self._admission = GuestAdmission(tracker, client, devices)
         self._expected = ExpectedGuests(tracker, clock)
         self._settler = Settler(tracker, self._expected)
@@ -560,7 +558,7 @@ class Gate:
             domain_demand.with_allocated_disk(guest, {**source.elsewhere, **source.shared})
         )
         demand = demand_of(guest, wanted)
-        move = self._tracker.begin_move(wanted.request, MoveKind.LIVE_MIGRATE, self._new_uuid(), demand).move
+        move = self._tracker.begin_move(wanted.request, MoveKind.LIVE_MIGRATE, str(uuid4()), demand).move
         return GateVerdict(
             GateOutcome.MOVING, guest.uuid, f"{label(wanted.request)} comes in by migration {move.migration}"
         )

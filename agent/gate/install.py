@@ -48,12 +48,12 @@ def hook_python() -> Path:
     return PYTHON if PYTHON.exists() and PYTHON.resolve() == running else running
 
 
-def hook_script(config: Path = CONFIG, code: Path = CODE, python: Path | None = None) -> str:
+def hook_script(config: Path = CONFIG, code: Path = CODE) -> str:
     """The script's text. It ends with 0 if the agent's code is missing or damaged.
 
     libvirt kills a guest whose hook fails at `reconnect`.
     """
-    return f"""#!{python or hook_python()} -IS
+    return f"""#!{hook_python()} -IS
 # Written by `{MARK}`; `plimsoll gate disable` takes it away.
 import sys
 

@@ -58,7 +58,6 @@ class Reconciler:
         owner_trait: str | None = None,
         writer: Writer | None = None,
         clock: Callable[[], float] = time.time,
-        timer: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._driver = driver
@@ -72,7 +71,6 @@ class Reconciler:
         self._tree_cache = tree_cache
         self._owner_trait = owner_trait
         self._clock = clock
-        self._timer = timer
         self._sleep = sleep
         self._lock = threading.Lock()
         self._guests_lock = threading.Lock()
@@ -183,7 +181,7 @@ class Reconciler:
     def running_s(self) -> float:
         """For how many seconds the present pass has been running; 0 if none is."""
         started = self._started
-        return 0.0 if started is None else self._timer() - started
+        return 0.0 if started is None else time.perf_counter() - started
 
     # What the next pass uses
 
@@ -350,7 +348,7 @@ class Reconciler:
 
     def _run_pass(self, why: str, *, reread: bool, in_full: bool = False) -> PassReport:
         with self._lock:
-            at, self._started = self._clock(), self._timer()
+            at, self._started = self._clock(), time.perf_counter()
             written: Plan | None = None
             error: errors.PlimsollError | None = None
             try:

@@ -6,7 +6,7 @@ agent raises IdentityError with the command that resolves it, and writes nothing
 
 import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,7 +85,6 @@ def establish_identity(
     host: str,
     recorded: str | None,
     provisioned_in: Iterable[Path] = (),
-    new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
 ) -> Identity:
     """Find the host's uuid, or create it on the very first start.
 
@@ -124,7 +123,7 @@ def establish_identity(
             now=host,
         )
     if host_uuid is None:
-        host_uuid = str(new_uuid())
+        host_uuid = str(uuid.uuid4())
         _write(state_path / ID_FILE, host_uuid)
     if former_name is None:
         _write(state_path / NAME_FILE, host)
