@@ -100,6 +100,18 @@ def beyond(amounts: Usages, others: Usages) -> Usages:
     return {uuid: of_provider for uuid, of_provider in rest.items() if of_provider}
 
 
+def shares(amount: int, parts: int) -> tuple[int, ...]:
+    """`amount` in `parts` whole shares that differ by at most one, the larger ones first."""
+    smallest, rest = divmod(amount, parts)
+    return tuple(smallest + (1 if part < rest else 0) for part in range(parts))
+
+
+def add_units(units: dict[str, dict[str, tuple[str, ...]]], uuid: str, name: str, *more: str) -> None:
+    """Add these exact units of the class to those of the provider."""
+    classes = units.setdefault(uuid, {})
+    classes[name] = (*classes.get(name, ()), *more)
+
+
 def by_class(amounts: Iterable[Amounts]) -> dict[str, int]:
     """The sum of the amounts, by class: of the providers of an allocation, say, or of some groups."""
     summed: dict[str, int] = {}

@@ -15,7 +15,7 @@ from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain, given_resources
 from agent.claims.refusal import guest_runs
-from agent.claims.request import ClaimRequest, RequestGroup, by_size, named_as, with_others
+from agent.claims.request import ClaimRequest, by_size, named_as, with_others
 from agent.config.settings import Settings, describe
 from agent.driver import DomainNeeds, Guest
 from agent.errors import counted
@@ -257,10 +257,7 @@ class Operations:
                 f"A claim is not extended by {', '.join(unfit)}: exact units and NUMA cells are chosen for "
                 f"the whole claim at once. Release it {errors.by_force(consumer)}, and claim anew."
             )
-        group = next((group for group in claim.request.groups if not group.suffix), RequestGroup())
-        grown = replace(group, resources=by_class((group.resources, more)))
-        others = (other for other in claim.request.groups if other.suffix)
-        request = replace(claim.request, groups=(grown, *others))
+        request = claim.request.with_more(more)
         with self._writing(), self.recorder.record_claim(request):
             extended = self._with_fresh_reserves(lambda: self.tracker.extend(claim, request))
         if extended is None:

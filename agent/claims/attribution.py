@@ -19,7 +19,7 @@ from agent.claims.host_cells import HostCells
 from agent.claims.rows import NOT_USED, Row, Use
 from agent.device_names import CONTEXT, page_class
 from agent.driver import Guest, UsedUnit
-from agent.shapes import Units, Usages
+from agent.shapes import Units, Usages, add_units
 from agent.tree import ProviderTree
 
 _MEMORY = "MEMORY_MB"
@@ -164,8 +164,7 @@ class _Attribution:
             if uuid is None:
                 stray.append(used)
             else:
-                classes = units.setdefault(uuid, {})
-                classes[used.resource_class] = (*classes.get(used.resource_class, ()), used.unit)
+                add_units(units, uuid, *key)
         return units, tuple(stray)
 
     def _add_units(self, uuid: str, name: str, count: int, has: Usages) -> None:

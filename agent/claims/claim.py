@@ -27,7 +27,7 @@ from agent.claims.request import DEVICE_PREFIX, ClaimRequest, RequestGroup
 from agent.codec import Form
 from agent.driver import UsedMemory
 from agent.json_checks import read_uid
-from agent.shapes import Allocations, Amounts, Makings, Units, Uuid, beyond, by_class, total
+from agent.shapes import Allocations, Amounts, Makings, Units, Uuid, add_units, beyond, by_class, total
 from agent.tree import Provider, ProviderTree
 
 STEPS_MAX = 10_000
@@ -70,9 +70,8 @@ def map_groups(
     if not search.run(0):
         return ()
     rest = {uuid: {name: n for name, n in left.items() if n} for uuid, left in search.left.items()}
-    unsuffixed = next((group.resources for group in request.groups if not group.suffix), {})
     left = by_class(rest.values())
-    if any(left.get(name, 0) < amount for name, amount in unsuffixed.items()):
+    if any(left.get(name, 0) < amount for name, amount in request.unsuffixed.resources.items()):
         return ()
     given = [(group.suffix, {uuid: dict(group.resources)}) for group, uuid in search.assigned()]
     if any(rest.values()):
@@ -471,8 +470,7 @@ def claims_until_durable(before: Collection[Claim], after: Collection[Claim]) ->
         keeper = next((claim for claim in after if claim.consumer in known), next(iter(after)))
         units = {uuid: dict(classes) for uuid, classes in keeper.units.items()}
         for uuid, name, unit in sorted(freed):
-            classes = units.setdefault(uuid, {})
-            classes[name] = (*classes.get(name, ()), unit)
+            add_units(units, uuid, name, unit)
         counted[keeper.consumer] = replace(
             keeper,
             allocations=total((keeper.allocations, amounts)),

@@ -38,13 +38,13 @@ from agent.driver import (
     UsedUnit,
 )
 from agent.errors import UsageError, counted
-from agent.shapes import Allocations, Units
+from agent.shapes import Allocations, Units, add_units
 from agent.tree import ProviderTree
 
 VF_CLASS = "SRIOV_NET_VF"
-_CPUS = ("VCPU", "PCPU")
-_MEMORY = "MEMORY_MB"
-_DISK = "DISK_GB"
+CPU_CLASSES = ("VCPU", "PCPU")
+MEMORY = "MEMORY_MB"
+DISK = "DISK_GB"
 
 _CPULESS = "_cpuless"
 """Prefix of the suffixes of the groups for memory of the cells without CPUs that a domain names."""
@@ -108,15 +108,15 @@ def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevic
             f"{'; '.join(faults)}",
             contradictions=faults,
         )
-    unsuffixed = next((group for group in named.groups if not group.suffix), RequestGroup())
+    unsuffixed = named.unsuffixed
     # Memory of the cells without CPUs that the domain names, unless a group that is asked for says it.
     apart = devices.cells.split_memory(needs.memory)[1]
     if named.resources.get(CPULESS_MEMORY, 0) != unsuffixed.resources.get(CPULESS_MEMORY, 0):
         apart = {}
-    fixed = (*_CPUS, _MEMORY, *((CPULESS_MEMORY,) if apart else ()))
+    fixed = (*CPU_CLASSES, MEMORY, *((CPULESS_MEMORY,) if apart else ()))
     kept = {name: amount for name, amount in unsuffixed.resources.items() if name not in fixed}
     if needs.disk_gb:
-        kept.setdefault(_DISK, needs.disk_gb)
+        kept.setdefault(DISK, needs.disk_gb)
     suffixed = tuple(group for group in named.groups if group.suffix)
     placed = as_it_is.groups if as_it_is is not None else ()
     for number, (uuid, memory_mb) in enumerate(sorted(apart.items())):
@@ -200,7 +200,7 @@ def _as_it_is(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevices) -> 
     amounts = {
         "VCPU": len(needs.vcpu_ids) - len(needs.dedicated),
         "PCPU": len(cpus),
-        _MEMORY: needs.memory_mb,
+        MEMORY: needs.memory_mb,
     }
     if any(asked.resources.get(name, amount) != amount for name, amount in amounts.items()):
         return None
@@ -212,11 +212,11 @@ def _as_it_is(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevices) -> 
     places = {f"_place{number}": uuid for number, uuid in enumerate(sorted({*units, *memory}), start=1)}
     groups = []
     for suffix, uuid in places.items():
-        of_provider = {"PCPU": len(units.get(uuid, {}).get("PCPU", ())), _MEMORY: memory.get(uuid, 0)}
+        of_provider = {"PCPU": len(units.get(uuid, {}).get("PCPU", ())), MEMORY: memory.get(uuid, 0)}
         groups.append(RequestGroup(suffix, {name: amount for name, amount in of_provider.items() if amount}))
     bound = {suffix: frozenset({uuid}) for suffix, uuid in places.items()}
     if several:
-        groups.append(RequestGroup("_places", {_MEMORY: several_mb}))
+        groups.append(RequestGroup("_places", {MEMORY: several_mb}))
         bound["_places"] = several
     return _AsItIs(
         {name: amount for name, amount in amounts.items() if amount},
@@ -267,16 +267,16 @@ def _cpus_and_memory(
     """({class: amount}, topology); what does not agree goes to `faults`."""
     amounts = asked.resources
     emulator = int(needs.isolate_emulator or asked.topology.isolate_emulator)
-    asked_cpus = sum(amounts.get(name, 0) for name in _CPUS)
+    asked_cpus = sum(amounts.get(name, 0) for name in CPU_CLASSES)
     vcpus = needs.vcpus or max(asked_cpus - emulator, 1)
     if asked_cpus and vcpus + emulator != asked_cpus:
         own = ", the emulator's threads need a CPU of their own" if emulator else ""
         faults.append(f"<vcpu> is {vcpus}{own}, and {counted(asked_cpus, 'CPU is', 'CPUs are')} asked for")
-    memory_mb = needs.memory_mb or sum(cell.memory_mb for cell in needs.cells) or amounts.get(_MEMORY, 0)
+    memory_mb = needs.memory_mb or sum(cell.memory_mb for cell in needs.cells) or amounts.get(MEMORY, 0)
     if not memory_mb:
         faults.append("<memory> is missing, and no memory is asked for")
-    elif amounts.get(_MEMORY, memory_mb) != memory_mb:
-        faults.append(f"<memory> is {memory_mb} MiB, and {amounts[_MEMORY]} MiB are asked for")
+    elif amounts.get(MEMORY, memory_mb) != memory_mb:
+        faults.append(f"<memory> is {memory_mb} MiB, and {amounts[MEMORY]} MiB are asked for")
     own_cpus = max(0, amounts.get("PCPU", 0) - emulator)
     topology = _pinned(needs, asked.topology, own_cpus, vcpus, faults)
     if needs.isolate_emulator:
@@ -290,7 +290,7 @@ def _cpus_and_memory(
         "mixed": len(topology.dedicated_cpus),
     }[topology.cpu_policy]
     cpus = {"VCPU": vcpus - pins, "PCPU": pins + emulator}
-    return {**{name: amount for name, amount in cpus.items() if amount > 0}, _MEMORY: memory_mb}, topology
+    return {**{name: amount for name, amount in cpus.items() if amount > 0}, MEMORY: memory_mb}, topology
 
 
 def _pinned(
@@ -365,8 +365,7 @@ def _restriction(
     for pin in sorted(named):
         for uuid, classes in devices.offered.items():
             if str(pin) in classes.get("PCPU", ()):
-                of_provider = units.setdefault(uuid, {})
-                of_provider["PCPU"] = (*of_provider.get("PCPU", ()), str(pin))
+                add_units(units, uuid, "PCPU", str(pin))
     cells = {number: cell.host_cell for number, cell in enumerate(needs.cells) if cell.host_cell is not None}
     if not needs.cells and needs.host_cell is not None:
         cells = {0: needs.host_cell}
@@ -492,15 +491,13 @@ class _DeviceSearch:
         if not found:
             return f"is {device.unit}, which no provider of this host has as {resource_class or 'a device'}"
         _, name, uuid = found[0]
-        of_provider = self.units.setdefault(uuid, {})
-        if device.unit in of_provider.get(name, ()):
+        if device.unit in self.units.get(uuid, {}).get(name, ()):
             return f"is {device.unit}, which another element names, too"
-        of_provider[name] = (*of_provider.get(name, ()), device.unit)
+        add_units(self.units, uuid, name, device.unit)
         if suffix:
             if self.bound.setdefault(suffix, frozenset({uuid})) != {uuid}:
                 return f"is {device.unit}, which is not on the provider of the other devices of its group"
-            of_group = self.dealt.setdefault(suffix, {})
-            of_group[name] = (*of_group.get(name, ()), device.unit)
+            add_units(self.dealt, suffix, name, device.unit)
         return None
 
     def _by_name(self, device: NeededDevice) -> RequestGroup | None:
@@ -601,10 +598,8 @@ def _wanted(asked: ClaimRequest, kinds: Mapping[str, DeviceKind]) -> Iterator[_W
         yield _Wanted(suffix, name, kind, resource_class)
 
 
-DISK = "DISK_GB"
 UNSEEN_MDEV = "mdev:"
 """Prefix of the device of a mediated device that no provider has, before its uuid."""
-MEMORY = "MEMORY_MB"
 GATE_USER = "plimsoll-gate"
 """The user of the claims that the gate makes. The gate never releases claims of other users."""
 
@@ -628,7 +623,7 @@ class DomainRequest:
     @property
     def astray(self) -> tuple[UsedUnit, ...]:
         """The units that no provider has, of classes that the request asks any provider for."""
-        anywhere = next((group.resources for group in self.request.groups if not group.suffix), {})
+        anywhere = self.request.unsuffixed.resources
         return tuple(used for used in self.unmanaged if anywhere.get(used.resource_class, 0) > 0)
 
 
@@ -704,9 +699,8 @@ def _named_units(
         uuid = next((each.uuid for each in providers if each is not None and name in each.inventories), None)
         if uuid is None:
             unmanaged.append(used)
-            continue
-        classes = named.setdefault(uuid, {})
-        classes[name] = (*classes.get(name, ()), used.unit)
+        else:
+            add_units(named, uuid, *key)
     return named, tuple(unmanaged)
 
 
@@ -784,17 +778,7 @@ def with_claimed_devices(guest: Guest, claim: Claim, devices: Mapping[str, str])
 def with_disk(request: ClaimRequest, guest: Guest) -> ClaimRequest:
     """The request with the guest's DISK_GB, if the request has none."""
     amount = guest.resources.get(DISK, 0)
-    if not amount or DISK in request.resources:
-        return request
-    unsuffixed = next((group for group in request.groups if not group.suffix), RequestGroup())
-    suffixed = tuple(group for group in request.groups if group.suffix)
-    return replace(
-        request,
-        groups=(replace(unsuffixed, resources={**unsuffixed.resources, DISK: amount}), *suffixed),
-    )
-
-
-CPU_CLASSES = ("VCPU", "PCPU")
+    return request.with_more({DISK: amount}) if amount and DISK not in request.resources else request
 
 
 def given_resources(claim: Claim, tree: ProviderTree, cells: HostCells) -> GivenResources:

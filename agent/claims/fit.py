@@ -41,7 +41,7 @@ from agent.claims.guest_cells import (
 )
 from agent.claims.host_cells import CELL_CLASSES, CellStock, HostCells
 from agent.claims.refusal import cells_unknown, held_shortfall, misfit_shortfall, root_shortfalls, shortfalls
-from agent.claims.request import ClaimRequest, RequestGroup, has_unresolved_devices
+from agent.claims.request import ClaimRequest, has_unresolved_devices
 from agent.device_names import is_page_class, page_class
 from agent.errors import UsageError
 from agent.shapes import Allocations, Units, Usages
@@ -227,7 +227,7 @@ def _cell_slots(
     request: ClaimRequest, placed: Sequence[PlacedCell], stock: HostStock, host: HostCells
 ) -> Iterator[FitSlot]:
     """A slot for each amount that the cells' providers are to give, with that provider as its only option."""
-    unsuffixed = next((group for group in request.groups if not group.suffix), RequestGroup())
+    unsuffixed = request.unsuffixed
     for uuid, amounts in cell_amounts(placed, host, stock.host.tree).items():
         provider = stock.host.tree[uuid]
         for name, amount in amounts.items():
@@ -247,7 +247,7 @@ def fit_in_sum(request: ClaimRequest, stock: HostStock) -> Fit:
     """
     own = [provider for provider in stock.host.providers if stock.host.is_own(provider.uuid)]
     slots, short = [], []
-    unsuffixed = next((group for group in request.groups if not group.suffix), RequestGroup())
+    unsuffixed = request.unsuffixed
     for name in (name for name in unsuffixed.resources if name in CELL_CLASSES):
         left = asked = unsuffixed.resources[name]
         for provider in own:

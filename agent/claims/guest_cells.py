@@ -18,6 +18,7 @@ from agent.claims.choice import NO_COST, CellCost, Strategy
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.codec import Key, whole
 from agent.errors import UsageError, counted
+from agent.shapes import shares
 
 KIB_PER_MIB = 1024
 SMALL_PAGE_KIB = 4
@@ -444,9 +445,7 @@ def guest_cells(request: ClaimRequest) -> tuple[GuestCell, ...]:
     """
     topology = request.topology
     asked = {"VCPU": 0, "PCPU": 0, "MEMORY_MB": 0}
-    for group in request.groups:
-        if not group.suffix:
-            asked |= {name: amount for name, amount in group.resources.items() if name in asked}
+    asked |= {name: amount for name, amount in request.unsuffixed.resources.items() if name in asked}
     emulator = int(topology.isolate_emulator)
     all_float = topology.cpu_policy == "mixed" and not topology.dedicated_cpus
     if emulator and asked["PCPU"] < (1 if all_float else 2):
@@ -461,7 +460,7 @@ def guest_cells(request: ClaimRequest) -> tuple[GuestCell, ...]:
         )
     pinned = _pinned(topology, asked)
     cpus = topology.cell_cpus or _evenly(vcpus, count)
-    memory = topology.cell_memory_mb or _shares(memory_mb, count)
+    memory = topology.cell_memory_mb or shares(memory_mb, count)
     if len(cpus) != count or len(memory) != count:
         raise UsageError(
             f"topology: {counted(count, 'cell is', 'cells are')} asked for, with CPUs for {len(cpus)} and "
@@ -525,15 +524,10 @@ def _pinned(topology: TopologyRequest, asked: dict[str, int]) -> frozenset[int]:
 def _evenly(vcpus: int, count: int) -> tuple[frozenset[int], ...]:
     """Consecutive CPUs for each cell; if they do not divide evenly, the first cells have one more."""
     first, cells = 0, []
-    for share in _shares(vcpus, count):
+    for share in shares(vcpus, count):
         cells.append(frozenset(range(first, first + share)))
         first += share
     return tuple(cells)
-
-
-def _shares(amount: int, parts: int) -> tuple[int, ...]:
-    share, rest = divmod(amount, parts)
-    return tuple(share + (1 if part < rest else 0) for part in range(parts))
 
 
 # The devices near a guest's cells

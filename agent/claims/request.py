@@ -137,6 +137,16 @@ class ClaimRequest:
         """{class: amount}, summed over all groups."""
         return by_class(group.resources for group in self.groups)
 
+    @property
+    def unsuffixed(self) -> RequestGroup:
+        """The unsuffixed group; an empty one where there is none."""
+        return next((group for group in self.groups if not group.suffix), RequestGroup())
+
+    def with_more(self, more: Mapping[str, int]) -> "ClaimRequest":
+        """The request with these amounts beside those of the unsuffixed group."""
+        grown = replace(self.unsuffixed, resources=by_class((self.unsuffixed.resources, more)))
+        return replace(self, groups=(grown, *(group for group in self.groups if group.suffix)))
+
 
 def with_others(requests: Sequence[ClaimRequest]) -> ClaimRequest:
     """One request for the first of these that fits; each has its number, if there are several."""

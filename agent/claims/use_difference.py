@@ -28,7 +28,7 @@ from agent.claims.rows import Row
 from agent.device_names import is_page_class
 from agent.driver import Guest
 from agent.errors import UsageError
-from agent.shapes import Allocations, Usages, beyond, by_class
+from agent.shapes import Allocations, Usages, add_units, beyond, by_class
 
 CPUS = "PCPU"
 
@@ -151,9 +151,6 @@ PLUGGED_PREFIX = "plugged_"
 """Prefix of the suffixes of the groups for units that were plugged into a running guest, one a provider."""
 
 _OF_CELLS = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
-
-_Unit = tuple[str, str, str]
-"""(provider uuid, resource class, exact unit)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +321,7 @@ class _RequestChange:
             numbers = (f"{PLUGGED_PREFIX}{number}" for number in range(len(self._groups) + 1))
             suffix = self._plugged[uuid] = next(one for one in numbers if one not in self._groups)
         self.add(name, 1, suffix)
-        by_class = self.group_units.setdefault(suffix, {})
-        by_class[name] = (*by_class.get(name, ()), unit)
+        add_units(self.group_units, suffix, name, unit)
 
     def remove(self, name: str, amount: int) -> None:
         """Let the groups ask for less of the class, the unsuffixed one first."""

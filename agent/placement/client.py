@@ -270,10 +270,8 @@ class PlacementClient:
         names, old = sorted(aggregates), {provider.uuid: provider for provider in known}
         sharing: dict[str, Provider] = {}
         for first in range(0, len(names), AGGREGATES_MAX):
-            query = {
-                "member_of": f"in:{','.join(names[first : first + AGGREGATES_MAX])}",
-                "required": SHARING_TRAIT,
-            }
+            members = f"in:{','.join(names[first : first + AGGREGATES_MAX])}"
+            query = urlencode({"member_of": members, "required": SHARING_TRAIT})
             listed = self._list_providers(query, "list the providers that share with this host")
             sharing |= {provider.uuid: provider for provider in listed}
         ordered = sorted(sharing.values(), key=lambda provider: provider.name)
@@ -281,7 +279,7 @@ class PlacementClient:
 
     def find_provider(self, *, name: str | None = None, uuid: str | None = None) -> Provider | None:
         """The provider with that name or uuid, without its contents (see `read_provider`), or None."""
-        query = {key: value for key, value in (("name", name), ("uuid", uuid)) if value is not None}
+        query = urlencode({key: value for key, value in (("name", name), ("uuid", uuid)) if value is not None})
         action = f"find the provider {name or uuid}" if name or uuid else "list the providers"
         providers = self._list_providers(query, action)
         return providers[0] if providers else None
@@ -538,7 +536,7 @@ class PlacementClient:
 
     def providers(self, query: str) -> tuple[Provider, ...]:
         """The providers that Placement lists for the query, each without its contents. One request."""
-        return tuple(self._list_providers_of(query, "list the providers"))
+        return tuple(self._list_providers(query, "list the providers"))
 
     def aggregates_of(self, provider: str) -> frozenset[str]:
         """The aggregates of the provider with that uuid. Raises PlacementConflict if it no longer exists."""
@@ -647,12 +645,9 @@ class PlacementClient:
         return reply
 
     def _list_tree(self, root: str) -> list[Provider]:
-        return self._list_providers({"in_tree": root}, f"show the tree of provider {root}")
+        return self._list_providers(urlencode({"in_tree": root}), f"show the tree of provider {root}")
 
-    def _list_providers(self, query: Mapping[str, str], action: str) -> list[Provider]:
-        return self._list_providers_of(urlencode(query), action)
-
-    def _list_providers_of(self, query: str, action: str) -> list[Provider]:
+    def _list_providers(self, query: str, action: str) -> list[Provider]:
         reply = self._call("GET", f"/resource_providers?{query}", action)
         return [
             listed_provider(record) for record in body_member(reply, action, "resource_providers", kind=list)

@@ -28,8 +28,9 @@ from agent.driver import (
     UsedUnit,
 )
 from agent.errors import DriverDataError
+from agent.shapes import shares
 from drivers.host import xml_parser
-from drivers.host.providers import UnitLocation, locate_units, shares
+from drivers.host.providers import UnitLocation, locate_units
 
 VCPUS_MAX = 65536
 CELLS_MAX = 1024

@@ -24,6 +24,7 @@ from agent.driver import (
     UsedUnit,
 )
 from agent.errors import SettingsError, counted
+from agent.shapes import shares
 from agent.tree import MAX_UNIT
 
 MIB_PER_GIB = 1024
@@ -118,12 +119,6 @@ def cpu_units(cpus: Iterable[int]) -> Mapping[str, tuple[str, ...]]:
     """`DescribedProvider.units` of the dedicated CPUs, lowest first."""
     ids = tuple(str(cpu) for cpu in sorted(cpus))
     return {"PCPU": ids} if ids else {}
-
-
-def shares(amount: int, parts: int) -> tuple[int, ...]:
-    """`amount` in `parts` whole shares that differ by at most one, the larger ones first."""
-    smallest, rest = divmod(amount, parts)
-    return tuple(smallest + (1 if part < rest else 0) for part in range(parts))
 
 
 # Large pages that the operator keeps for the host: [DEFAULT] reserved_huge_pages

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.shapes import Usages, beyond, by_class, largest, total
+from agent.shapes import Usages, beyond, by_class, largest, shares, total
 
 PROVIDERS, CLASSES = ("host", "cell0", "cell1"), ("VCPU", "MEMORY_MB", "VGPU")
 usages = st.dictionaries(
@@ -53,3 +53,10 @@ def test_the_providers_are_summed_by_class(one: Usages) -> None:
     assert by_class(one.values()) == {
         name: sum(at(one, provider, name) for provider in PROVIDERS) for name in named
     }
+
+
+@given(st.integers(0, 10**6), st.integers(1, 64))
+def test_shares_are_whole_fair_and_lose_nothing(amount: int, parts: int) -> None:
+    found = shares(amount, parts)
+    assert (sum(found), len(found)) == (amount, parts)
+    assert max(found) - min(found) <= 1

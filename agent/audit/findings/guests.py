@@ -34,7 +34,7 @@ from agent.driver import Guest, GuestState
 from agent.errors import by_force
 from agent.moves.states import request_for_allocations
 from agent.providers.retention import way_back, with_name
-from agent.shapes import Allocations, Units, by_class, total
+from agent.shapes import Allocations, Units, add_units, by_class, total
 
 AGENT = "plimsoll"
 AGENT_IDENTITY = (AGENT, AGENT)
@@ -238,8 +238,7 @@ def _grown(case: RowCase, use: UseDifference) -> Claim | None:
         for name, names in classes.items():
             more = tuple(unit for unit in names if unit in use.extra.get(name, ()))
             if more:
-                here = units.setdefault(uuid, {})
-                here[name] = (*here.get(name, ()), *more)
+                add_units(units, uuid, name, *more)
     grown = request_for_allocations(claim.request, allocations)
     return replace(claim, request=grown, allocations=allocations, units=units)
 

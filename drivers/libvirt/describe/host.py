@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 from agent.device_names import EPC_CLASS
 from agent.driver import Cell, DescribedProvider, Description, DomainNeeds, Guest, HostSettings, Topology
 from agent.errors import DriverDataError, SettingsError
+from agent.shapes import shares
 from drivers.host.domain_xml import Domain, DomainXml
 from drivers.host.providers import (
     MEMORY_FILES,
@@ -25,7 +26,6 @@ from drivers.host.providers import (
     host_providers,
     locate_units,
     page_providers,
-    shares,
     split_cpus,
     with_file_backed_memory,
     without_reserved_pages,

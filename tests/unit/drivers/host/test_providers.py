@@ -6,8 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.driver import Cell, DescribedProvider, Guest, GuestState, HostSettings, ReservedPages, UsedUnit
 from agent.errors import SettingsError
@@ -23,7 +21,6 @@ from drivers.host.providers import (
     locate_units,
     memory_inventory,
     page_providers,
-    shares,
     split_cpus,
     with_file_backed_memory,
     without_reserved_pages,
@@ -146,13 +143,6 @@ def test_what_there_is_none_of_is_left_out() -> None:
 
 def test_no_more_is_reserved_than_there_is() -> None:
     assert memory_inventory(256, 512, HostSettings())["MEMORY_MB"].reserved == 256
-
-
-@given(st.integers(0, 10**6), st.integers(1, 64))
-def test_shares_are_whole_fair_and_lose_nothing(amount: int, parts: int) -> None:
-    found = shares(amount, parts)
-    assert (sum(found), len(found)) == (amount, parts)
-    assert max(found) - min(found) <= 1
 
 
 PAGED_CELLS = (
