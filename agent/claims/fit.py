@@ -30,7 +30,6 @@ from agent.claims.guest_cells import (
     KIB_PER_MIB,
     Affinity,
     CellPairs,
-    FreeCell,
     GuestCell,
     PlacedCell,
     guest_cells,
@@ -68,7 +67,7 @@ def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, af
         at=cells.at,
         bound=cells.bound,
         costs=stock.cell_costs(
-            _asked_of_cell(request, guest, sizes_kib), {cell.id: _room_of(cell) for cell in free}
+            _asked_of_cell(request, guest, sizes_kib), {cell.id: cell.room for cell in free}
         ),
         strategy=stock.choice.strategy,
     )
@@ -111,16 +110,6 @@ def _asked_of_cell(
             if page_sizes_kib and larger
             else {"MEMORY_MB": memory_mb}
         ),
-    }
-
-
-def _room_of(cell: FreeCell) -> dict[str, int]:
-    """{class: amount} of what the host cell can still give; a class for each size of large pages."""
-    return {
-        "PCPU": len(cell.free_cpus),
-        "VCPU": cell.shared_cpus if cell.floating is None else cell.floating,
-        "MEMORY_MB": cell.memory_mb,
-        **{page_class(size): number for size, number in cell.pages.items()},
     }
 
 

@@ -11,12 +11,13 @@ as documented for nova, https://docs.openstack.org/nova/latest/admin/cpu-topolog
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import combinations, islice
+from itertools import accumulate, combinations, islice
 from typing import Annotated
 
 from agent.claims.choice import NO_COST, CellCost, Strategy
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.codec import Key, whole
+from agent.device_names import page_class
 from agent.errors import UsageError, counted
 from agent.shapes import shares
 
@@ -61,6 +62,16 @@ class FreeCell:
     floating: int | None = None
     loose_mb: int | None = None
     small_page_kib: int = SMALL_PAGE_KIB
+
+    @property
+    def room(self) -> dict[str, int]:
+        """{class: amount} of what it can still give; a class for each size of large pages."""
+        return {
+            "PCPU": len(self.free_cpus),
+            "VCPU": self.shared_cpus if self.floating is None else self.floating,
+            "MEMORY_MB": self.memory_mb,
+            **{page_class(size): number for size, number in self.pages.items()},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,7 +470,10 @@ def guest_cells(request: ClaimRequest) -> tuple[GuestCell, ...]:
             "each cell needs one."
         )
     pinned = _pinned(topology, asked)
-    cpus = topology.cell_cpus or _evenly(vcpus, count)
+    even = shares(vcpus, count)  # consecutive CPUs
+    cpus = topology.cell_cpus or tuple(
+        frozenset(range(end - share, end)) for share, end in zip(even, accumulate(even), strict=True)
+    )
     memory = topology.cell_memory_mb or shares(memory_mb, count)
     if len(cpus) != count or len(memory) != count:
         raise UsageError(
@@ -519,15 +533,6 @@ def _pinned(topology: TopologyRequest, asked: dict[str, int]) -> frozenset[int]:
         f"pins {len(topology.dedicated_cpus) if topology.cpu_policy == 'mixed' else 'all or none'} of "
         "the CPUs: use the policy mixed, with as many dedicated_cpus as PCPU."
     )
-
-
-def _evenly(vcpus: int, count: int) -> tuple[frozenset[int], ...]:
-    """Consecutive CPUs for each cell; if they do not divide evenly, the first cells have one more."""
-    first, cells = 0, []
-    for share in shares(vcpus, count):
-        cells.append(frozenset(range(first, first + share)))
-        first += share
-    return tuple(cells)
 
 
 # The devices near a guest's cells

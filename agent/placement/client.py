@@ -279,7 +279,9 @@ class PlacementClient:
 
     def find_provider(self, *, name: str | None = None, uuid: str | None = None) -> Provider | None:
         """The provider with that name or uuid, without its contents (see `read_provider`), or None."""
-        query = urlencode({key: value for key, value in (("name", name), ("uuid", uuid)) if value is not None})
+        query = urlencode(
+            {key: value for key, value in (("name", name), ("uuid", uuid)) if value is not None}
+        )
         action = f"find the provider {name or uuid}" if name or uuid else "list the providers"
         providers = self._list_providers(query, action)
         return providers[0] if providers else None

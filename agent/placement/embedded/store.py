@@ -817,7 +817,12 @@ class Store:
             budget = SWEEP_BYTES_ON_FULL_DISK if self.home.disk_full else SWEEP_FACTOR * own_bytes
             known: dict[str, tuple[str, str]] = {}
             left: Changes = {}
-            while freed < budget and (row := self._next_oldest(first)) is not None:
+            while freed < budget:
+                if not self._oldest:  # they are read ahead
+                    self._oldest.extend(self.home.rows(first - 1, ROWS_AT_ONCE))
+                    if not self._oldest:
+                        break
+                row = self._oldest.popleft()
                 first, freed = row.seq + 1, freed + row.bytes
                 for part in json.loads(row.changes):
                     self._keep_current(part, left)
@@ -873,12 +878,6 @@ class Store:
             content += (len(_dump(sample)) / max(len(sample), 1) + UUID_BYTES) * number
         self._bytes_max = FULL_AT * content + SLACK_BYTES
         self._unmeasured = 0
-
-    def _next_oldest(self, first: int) -> Row | None:
-        """The row `first`, the oldest one that is not swept; rows are read ahead."""
-        if not self._oldest:
-            self._oldest.extend(self.home.rows(first - 1, ROWS_AT_ONCE))
-        return self._oldest.popleft() if self._oldest else None
 
     def _keep_current(self, old: Changes, left: Changes) -> None:
         """Add to `left` what the model still has of the old changes.
