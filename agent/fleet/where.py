@@ -589,8 +589,8 @@ class Change(NamedTuple):
     providers: tuple[str, ...] = ()
     instances: Mapping[str, str] = NOTHING
     migrations: tuple[str, ...] = ()
-    reason: str = ""
     reverts: tuple[str, ...] = ()
+    reason: str = ""
 
 
 NewPlaceOf = Callable[[str, frozenset[str]], str | None]
@@ -647,7 +647,7 @@ def smallest_changes(demand: Demand, near: Sequence[FleetHost], new_place: NewPl
         if migrations:  # of one move, not both ends make room: its instance is released
             reverts = []
         found["move"] = Change(
-            "move", host.root.name, tuple(pools), targets, tuple(migrations), reverts=tuple(reverts)
+            "move", host.root.name, tuple(pools), targets, tuple(migrations), tuple(reverts)
         )
     return tuple(found[kind] for kind in ("move", "reshape", "lift", "resume") if kind in found)
 
