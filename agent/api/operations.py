@@ -17,6 +17,7 @@ from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_doma
 from agent.claims.refusal import guest_runs
 from agent.claims.request import ClaimRequest, by_size, named_as, with_others
 from agent.config.settings import Settings, describe
+from agent.device_names import VRAM_CLASS
 from agent.driver import DomainNeeds, Guest
 from agent.errors import counted
 from agent.fleet.answer import answer_body
@@ -106,9 +107,11 @@ def _first_granted(options: Sequence[ClaimRequest], attempt: Callable[[ClaimRequ
 
 
 def _only(request: ClaimRequest) -> ClaimRequest:
-    """The request, which may have no alternatives here. Raises UsageError where it has."""
+    """The request, which may have no alternatives and no amount of VRAM here. Raises UsageError."""
     if request.others:
         raise errors.UsageError("alternatives: one thing is asked for here; ask for each on its own.")
+    if VRAM_CLASS in request.resources:
+        raise errors.UsageError(f"{VRAM_CLASS}: one thing is asked for here; name the class of a size.")
     return request
 
 

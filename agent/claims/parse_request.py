@@ -646,6 +646,9 @@ def _alternative_specs(specs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if number not in changes:
             raise UsageError(f"plimsoll:or{number}: missing; plimsoll:or{max(changes)} is given.")
         changed = changes[number]
+        if vain := next((key for key in changed if changed[key] == "" and key not in own), None):
+            spec = f"plimsoll:or{number}:{vain}"
+            raise UsageError(f"{spec}: the flavor has no {vain} that it could take away.", spec=spec)
         yield {key: text for key, text in (own | changed).items() if text != "" or key not in changed}
 
 

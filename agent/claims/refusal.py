@@ -310,18 +310,21 @@ def _of_subtrees(request: ClaimRequest, stock: HostStock, slots: list[FitSlot]) 
             below = {each.uuid: each for each in stock.host.tree.subtree(above.uuid)}
             wanted = " and ".join(any_of_clause("trait", any_of) for any_of in group.required)
             lacking: list[Shortfall] = []
+            taken: dict[tuple[str, str], Shortfall] = {}
             for slot in asking:
-                if below.keys() & {option.uuid for option in slot.options}:
-                    continue
+                serving = below.keys() & {option.uuid for option in slot.options}
                 place, before = f"below {above.name}, which has {wanted}, ", len(lacking)
                 for card in below.values():
-                    if slot.resources.keys() & card.inventories.keys():
-                        lacking += _at_provider(slot, stock, card, place)
-                if len(lacking) == before:
+                    if card.uuid not in serving and slot.resources.keys() & card.inventories.keys():
+                        for lack in _at_provider(slot, stock, card, place):
+                            taken.setdefault((lack.provider_uuid, lack.resource_class), lack)
+                            lacking += () if serving else (lack,)
+                if len(lacking) == before and not serving:
                     reason = _in_group(slot, f"nothing below it has that, and it has {wanted}")
                     lacking += (Shortfall.at(above, *each, 0, reason) for each in slot.resources.items())
             apart = f"has {wanted}, and below it the groups {groups} do not fit together"
-            yield from lacking or [Shortfall.at(above, "", 0, 0, apart, frozenset().union(*group.required))]
+            traits = frozenset[str]().union(*group.required)
+            yield from lacking or [Shortfall.at(above, "", 0, 0, apart, traits), *taken.values()]
 
 
 def _of_isolation(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:

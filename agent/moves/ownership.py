@@ -99,7 +99,8 @@ def options_of_move(
     consumer, numbers = options[0].consumer, {each.alternative for each in options}
     is_live, is_resize = kind is MoveKind.LIVE_MIGRATE, kind in (MoveKind.RESIZE, MoveKind.SAME_HOST_RESIZE)
     wanted = (claim.request.alternative or None) if number is None and claim is not None else number
-    chosen = [each for each in options if each.alternative == wanted or not wanted or len(numbers) == 1]
+    is_one = number is None and len(numbers) == 1
+    chosen = [each for each in options if is_one or not wanted or (each.alternative or 1) == wanted]
     if not chosen:
         who = f"{consumer} has" if number is None else "The move is to take"
         raise UsageError(

@@ -266,9 +266,15 @@ def test_one_thing_is_asked_for_where_alternatives_have_no_meaning(pair: Pair) -
     for ask in (pair.on_a.capacity, pair.on_a.defrag):
         with pytest.raises(InvalidRequest, match="one thing is asked for here"):
             ask(asked)
+        with pytest.raises(
+            InvalidRequest, match="CUSTOM_VRAM_MB: one thing is asked for here; name the class"
+        ):
+            ask({"consumer": str(uuid4()), **vram(3000)})
     xml = "<domain type='kvm'><name>vm</name><memory unit='MiB'>64</memory><vcpu>1</vcpu></domain>"
     with pytest.raises(InvalidRequest, match="one thing is asked for here"):
         pair.on_a.claim_domain(xml, {"alternatives": [{"groups": [{"resources": {L40S: 1}}]}]})
+    with pytest.raises(InvalidRequest, match="CUSTOM_VRAM_MB: one thing is asked for here"):
+        pair.on_a.claim_domain(xml, {"groups": [{"suffix": "gpu", "resources": {"CUSTOM_VRAM_MB": 3000}}]})
 
 
 def test_the_same_claim_at_once_gets_the_same_answer_though_another_alternative_fits_by_then(

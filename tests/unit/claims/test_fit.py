@@ -247,6 +247,20 @@ def test_a_refusal_of_peers_tells_of_each_switch_what_is_not_free_below_it() -> 
         "has trait CUSTOM_SWITCH, and below it the groups 'a', 'b' do not fit together"
     }
     assert "switch0 has trait CUSTOM_SWITCH" in does_not_fit(two, found.shortfalls).message
+    pair = [*switches, provider("gpu3", "switch0", PGPU=1)]
+    of_pair = [
+        each for each in reasons(fitted(two, *pair, used={"gpu3": {"PGPU": 1}})) if "0" in each[4] + each[3]
+    ]
+    assert of_pair == [
+        (
+            "",
+            0,
+            0,
+            "switch0",
+            "has trait CUSTOM_SWITCH, and below it the groups 'a', 'b' do not fit together",
+        ),
+        ("PGPU", 1, 0, "gpu3", f"group 'a': {place.format('switch0')} only 0 of 1 are free"),
+    ]
 
 
 def test_a_sharing_provider_serves_the_whole_tree_and_comes_last() -> None:

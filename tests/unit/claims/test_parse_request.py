@@ -169,6 +169,10 @@ def test_alternatives_are_for_the_instance_of_the_body_and_each_is_by_groups_or_
         (flavor_of(plimsoll__first__x="1"), "plimsoll:first:x: unknown extra spec"),
         (flavor_of(Plimsoll__or2__resources__VGPU="1"), "Plimsoll:or2:resources:VGPU: unknown extra spec"),
         (flavor_of(plimsoll__or3__resources__VGPU="1"), "plimsoll:or2: missing; plimsoll:or3 is given."),
+        (
+            flavor_of(resources__VGPU="1", plimsoll__or2__resources__VGPUS=""),
+            "plimsoll:or2:resources:VGPUS: the flavor has no resources:VGPUS that it could take away.",
+        ),
         (flavor_of(plimsoll__or2__resources__VGPU="x"), "Alternative 2: resources:VGPU: "),
         (flavor_of(plimsoll__or2__hw__cpu_polcy="x"), "Alternative 2: hw:cpu_polcy: unknown extra spec"),
         (flavor_of(plimsoll__or2__plimsoll__or2__x="x"), "plimsoll:or2:plimsoll:or2:x: unknown extra spec"),

@@ -270,12 +270,13 @@ def test_an_instance_has_the_alternatives_of_its_classes_and_unless_it_is_resize
     assert numbers(True, VCPU=1, VGPU=2) == numbers(False, VCPU=1, VGPU=3) == [0, 1]
 
 
-TWO, SAME, SIZES = (
+PLAIN, TWO, SAME, SIZES = (
     [
         ClaimRequest(INSTANCE, (RequestGroup("", {name: 1}),), alternative=number)
         for number, name in alternatives
     ]
     for alternatives in (
+        [(0, "PGPU")],
         [(1, "PGPU"), (2, "VGPU")],
         [(1, "VGPU"), (2, "VGPU")],
         [(0, "VGPU"), (0, "PGPU"), (0, "FPGA")],  # of VRAM, for a request without alternatives
@@ -291,6 +292,11 @@ TWO, SAME, SIZES = (
         ("cold_migrate", TWO, 1, None, [1]),
         ("cold_migrate", TWO, 0, None, [1, 2]),
         ("cold_migrate", TWO, 3, None, "The move is to take alternative 3, and the request has 2: name"),
+        ("cold_migrate", PLAIN, 2, None, "The move is to take alternative 2, and the request has 1: name"),
+        ("cold_migrate", PLAIN, 1, None, [1]),
+        ("cold_migrate", PLAIN, None, None, [1]),
+        ("cold_migrate", TWO[1:], 1, None, "The move is to take alternative 1, and the request has 1: name"),
+        ("cold_migrate", TWO[1:], 2, None, [1]),
         ("cold_migrate", TWO, None, {"FPGA": 1}, "may be of no alternative of the request: name one"),
         ("cold_migrate", SAME, None, {"VGPU": 1}, "may be of alternatives 1, 2 of the request: name one"),
         ("cold_migrate", TWO[1:], None, None, [1]),
