@@ -15,6 +15,7 @@ from typing import Any
 
 import libvirt
 
+from agent.driver import RootSight
 from agent.durable.files import write_atomically
 from agent.errors import DriverDataError
 from drivers.host.sysfs import Sysfs
@@ -67,11 +68,13 @@ class DeviceReading:
     """One reading of the devices; `changed` is False where all are as they were, and no event named one.
 
     `vgpus` are facts that no event tells: of functions under a vendor's own VFIO driver, the ports of network
-    cards, and the cells without CPUs.
+    cards, and the cells without CPUs. `sight` is what root saw by then; where it says another thing of
+    migration than before, everything is read.
     """
 
     known: dict[DeviceKey, _KnownDevice] = field(default_factory=dict)
     vgpus: DeviceFacts = field(default_factory=DeviceFacts)
+    sight: RootSight = field(default_factory=RootSight)
     everything: bool = False
     changed: bool = False
 
@@ -88,13 +91,18 @@ class DeviceReader:
         self._full_read_interval_s = full_read_interval_s
         self._known: dict[DeviceKey, _KnownDevice] = {}
         self._facts = self._vgpus = DeviceFacts()
+        self._sight = RootSight()
         self._all_read_at = -float("inf")
 
     def read(self, session: Session) -> DeviceReading:
         """Read what changed. Raises libvirtError where the connection broke."""
+        sight = self._sysfs.root_sight()[0]
         named = self._pending_reads.take_devices()
         is_old = time.monotonic() - self._all_read_at > self._full_read_interval_s
-        reading = DeviceReading(everything=is_old or named is None or not session.has_device_events)
+        is_old |= sight.migrates != self._sight.migrates
+        reading = DeviceReading(
+            sight=sight, everything=is_old or named is None or not session.has_device_events
+        )
         # A device that went and came again may be the same but for the bridges above it.
         reading.changed = reading.everything or bool(named)
         try:
@@ -152,7 +160,7 @@ class DeviceReader:
                 vram=vram,
                 ports=ports,
                 memory_cells=self._sysfs.memory_cells(),
-                groups=self._sysfs.root_sight()[0].groups,
+                groups=sight.groups,
             )
         except BaseException:
             self._pending_reads.add_all_devices()  # those that were taken are not read yet
@@ -163,6 +171,7 @@ class DeviceReader:
         """Take over a reading; the devices now, the same object as before if none changed."""
         if reading.everything:
             self._all_read_at = time.monotonic()
+        self._sight = reading.sight
         if not reading.changed and reading.vgpus == self._vgpus:
             return self._facts
         self._vgpus, self._known = reading.vgpus, reading.known

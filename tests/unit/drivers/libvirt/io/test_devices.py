@@ -125,6 +125,12 @@ def test_what_sysfs_alone_tells_of_a_function_is_a_fact_of_it(tmp_path: Path) ->
     pair = dict.fromkeys(("0000:18:00.0", "0000:3b:00.0"), "0000:18:00.0")
     seen.write_text(json.dumps({"groups": pair}))
     assert reader.keep(reader.read(session)).groups == pair, "root looked again"
+    (tree.devices / "0000:41:00.1" / "vfio-dev" / "vfio0").mkdir(parents=True)
+    tree.bind("0000:41:00.1", "new_vfio_pci")
+    seen.write_text(json.dumps({"migrates": {"0000:41:00.1": {"new_vfio_pci": True}}, "problem": "again"}))
+    facts = reader.keep(reader.read(session))
+    assert facts.migration_drivers == {"0000:41:00.1": "new_vfio_pci"}, "no event tells of what root saw"
+    assert reader.keep(reader.read(session)) is facts
 
 
 @pytest.mark.parametrize("is_named", [True, False])
