@@ -217,6 +217,11 @@ class DoesNotFit(Refused):
 
     code = "plimsoll.claim.does_not_fit"
 
+    @property
+    def providers(self) -> set[str]:
+        """The uuids of the providers that lack something; "" for what no provider has."""
+        return {shortfall["provider_uuid"] for shortfall in self.details["shortfalls"]}
+
 
 class ClaimsClosed(Refused):
     """The agent takes no claims at the moment."""

@@ -1,1 +1,1 @@
-"""Moves: their states, who owns which allocation at each step, and their JSON form. Pure."""
+"""Moves: their states, who owns which allocation at each step, and whether a guest can go live. Pure."""

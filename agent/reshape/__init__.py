@@ -1,1 +1,1 @@
-"""The reshape: its pure plan and laws, its receipts, and the run."""
+"""The reshape: its plan, its laws, its receipts, and how records follow it; agent.reconcile runs it. Pure."""

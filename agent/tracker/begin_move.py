@@ -268,7 +268,7 @@ class MoveAttempt:
                 self._empty_generation = expected_generation(conflict, self._empty_generation)
                 pause(attempt)
             except errors.DoesNotFit as error:
-                suspects = {shortfall["provider_uuid"] for shortfall in error.details["shortfalls"]}
+                suspects = error.providers
                 by_placement = isinstance(error.__cause__, errors.PlacementFull)
                 twice = isinstance(failure, errors.DoesNotFit)
                 if not by_placement and (twice or not self._context.may_be_stale(suspects)):

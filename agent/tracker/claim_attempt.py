@@ -110,7 +110,7 @@ class ClaimAttempt:
                         "host in Placement: the agent writes it again; then try again.",
                         **error.details,
                     ) from error
-                suspects = {shortfall["provider_uuid"] for shortfall in error.details["shortfalls"]}
+                suspects = error.providers
                 if isinstance(failure, errors.DoesNotFit) or not self._context.may_be_stale(suspects):
                     raise
                 failure = error
@@ -201,7 +201,7 @@ class ClaimAttempt:
         try:
             return self._take_over(held)
         except errors.DoesNotFit as error:
-            suspects = {shortfall["provider_uuid"] for shortfall in error.details["shortfalls"]}
+            suspects = error.providers
             if not self._context.may_be_stale(suspects):
                 raise
             self._context.read_consumers(suspects)
