@@ -230,10 +230,12 @@ def join(
     for need in needed:
         unit = need.unit
         holders[unit.unit] = need.holder
+        is_vram = unit.type_id.startswith(VRAM_PREFIX)
         if unit.type_id and not declared.allows(unit.type_id, unit.parent, seen.card_of(unit.parent)):
+            options = "enabled_mdev_types and the device_addresses of the type do"
             problems.append(
                 f"{need.holder} has {unit.unit} of type {unit.type_id} on {unit.parent}, which [devices] "
-                "enabled_mdev_types and the device_addresses of the type do not allow; it is not made."
+                f"{'vram_cards does' if is_vram else options} not allow; it is not made."
             )
         elif not unit.type_id and unit.unit not in seen.functions and unit.card not in declared.vfs:
             problems.append(
@@ -243,7 +245,6 @@ def join(
         elif unit.type_id and unit.parent != unit.unit:
             mdevs[unit.unit] = Mdev(unit.parent, unit.type_id)
         elif unit.type_id:
-            is_vram = unit.type_id.startswith(VRAM_PREFIX)
             types[unit.unit] = VgpuType(_number(unit.type_id), unit.placement, is_vram)
     named = [need.unit for need in needed if declared.ports and need.unit.card in declared.vfs]
     ports = {unit.unit: unit.port for unit in named if unit.port and unit.unit == unit.parent}

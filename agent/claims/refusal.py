@@ -29,6 +29,7 @@ from agent.claims.host_cells import CellStock, CellUse, HostCells, cell_use, mem
 from agent.claims.near_names import near_class, near_trait
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
+from agent.device_names import VRAM_CLASS, vram_sizes
 from agent.driver import Guest, UsedMemory
 from agent.errors import ClaimConflict, DoesNotFit, GuestRuns, by_force, counted
 from agent.shapes import Allocations, beyond, by_class
@@ -256,6 +257,8 @@ def _at_provider(slot: FitSlot, stock: HostStock, provider: Provider, place: str
 def _nothing(slot: FitSlot, host: ProviderIndex) -> str:
     if host.root is None:
         return "the host has no inventory yet"
+    if VRAM_CLASS in slot.resources and (sizes := vram_sizes(host.by_class)):
+        return f"no function of this host has so much; the largest have {sizes[-1]} MiB"
     if slot.resources:
         return "no provider of this host has it" + _meant(
             near_class(name, host.by_class) for name in slot.resources if name not in host.by_class

@@ -71,14 +71,17 @@ def test_a_mediated_device_of_an_enabled_type_on_a_named_card_is_needed_with_its
 
 
 def test_what_the_operator_did_not_name_is_left_out_and_told() -> None:
-    for unit in (
-        CarvedUnit(MDEV, CARD, VF, "nvidia-472"),  # a type that is not enabled
-        CarvedUnit(MDEV, CARD, OTHER, "nvidia-471"),  # a function of another card, as the kernel shows
-        CarvedUnit(OTHER, CARD, OTHER, "nvidia-471"),
+    for unit, options in (
+        (CarvedUnit(MDEV, CARD, VF, "nvidia-472"), "enabled_mdev_types and"),  # a type that is not enabled
+        # Functions of another card, as the kernel shows.
+        (CarvedUnit(MDEV, CARD, OTHER, "nvidia-471"), "enabled_mdev_types and"),
+        (CarvedUnit(OTHER, CARD, OTHER, "nvidia-471"), "enabled_mdev_types and"),
+        (CarvedUnit(VF, CARD, VF, "vram-8192"), "vram_cards does not allow"),
     ):
         carving, (problem,) = joined(unit)
         assert (carving.mdevs, carving.types) == ({}, {})
         assert problem.startswith(f"instance gpu1 has {unit.unit} of type {unit.type_id} on {unit.parent}")
+        assert f"which [devices] {options}" in problem
 
 
 def test_a_vgpu_type_that_a_guest_has_counts_before_the_one_that_the_operator_declared() -> None:
