@@ -790,6 +790,27 @@ def test_a_late_confirm_takes_nothing_of_a_later_move_with_the_same_uuid(kit: Ki
     assert kit.tracker.claims()[asked.consumer].state is ClaimState.CLAIMED
 
 
+def test_a_migration_that_another_client_makes_anew_right_after_its_end_is_freed_as_well(kit: Kit) -> None:
+    """The earlier end may come late, so the migration is barred again: the bar meets the other client."""
+    asked = request(VCPU=1)
+    kit.tracker.claim(asked)
+    kit.tracker.begin_move(request(asked.consumer, VCPU=2), MoveKind.RESIZE, MIGRATION)
+    with late_writes(kit, "timeout") as late:
+        kit.tracker.confirm_move(MIGRATION)
+
+    def makes_it_anew(_: str) -> None:
+        if not kit.placed(MIGRATION):
+            kit.tap.after = lambda _: None
+            kit.schedule(MIGRATION, "MIGRATION", host={"VCPU": 1})
+
+    kit.tap.after = makes_it_anew
+    assert kit.tracker.deliver() == 1
+    assert moved(kit) is MoveState.CONFIRMED
+    assert kit.placed_all() == {asked.consumer: {"host": {"VCPU": 2}}}
+    assert late.execute() == CONFLICT
+    kit.check()
+
+
 NOTHING_HELD = {"allocations": {}}
 CONFLICT_BODY = {"errors": [{"status": 409, "code": "placement.concurrent_update", "detail": "It changed."}]}
 MADE_UP = pytest.mark.parametrize(

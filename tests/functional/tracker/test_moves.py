@@ -14,6 +14,7 @@ from kits.wire import Sent
 
 from agent.claims.request import RequestGroup, TopologyRequest
 from agent.device_names import mdev_type_trait
+from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,
@@ -1009,3 +1010,55 @@ def test_a_begin_in_doubt_whose_source_was_reshaped_is_undone(claimed: World) ->
     assert claimed.placed(INSTANCE) == {**RESHAPED, **DISK}
     assert claimed.placed(MIGRATION) == {}
     assert claimed.b.tracker.claims() == {}
+
+
+# What other clients and Placement do in the midst of a begin or an end
+
+
+def test_a_claim_that_is_to_be_released_begins_no_resize(claimed: World) -> None:
+    with claimed.away(claimed.a):
+        assert claimed.a.tracker.release(INSTANCE) is False
+    before = claimed.state()
+    with pytest.raises(ClaimConflict, match="is releasing: try again after that"):
+        claimed.a.tracker.begin_move(asks(**SMALL | {"VCPU": 3}), MoveKind.RESIZE, MIGRATION)
+    assert claimed.state() == before
+
+
+def test_a_move_that_a_control_plane_began_is_refused_where_guests_have_the_devices(claimed: World) -> None:
+    """By Placement's numbers there is room, and both functions are in the hands of guests without a claim."""
+    vfs = [UsedUnit("SRIOV_NET_VF", f"b:vf{number}", "b-nic") for number in range(2)]
+    guests = [Guest(uuid_of(vf.unit), "guest", GuestState.RUNNING, {}, (vf,)) for vf in vfs]
+    claimed.b.tracker.see_guests(guests)
+    claimed.schedule(MIGRATION, "MIGRATION", **ON_A)
+    claimed.schedule(INSTANCE, **ON_B, **DISK)
+    claimed.b.refresh()
+    before = claimed.state()
+    with pytest.raises(DoesNotFit, match="SRIOV_NET_VF"):
+        claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    assert claimed.state() == before
+
+
+def test_a_revert_that_placement_refuses_by_a_rule_of_its_own_is_asked_for_again(claimed: World) -> None:
+    """Only a place that is taken, or was edited, makes a revert impossible."""
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    body = {"errors": [{"status": 400, "detail": "It is the rule of this cloud."}]}
+    claimed.b.tap.answer = lambda sent: Reply(400, body) if sent.method == "POST" else None
+    with pytest.raises(PlacementError, match="the rule of this cloud"):
+        claimed.b.tracker.revert_move(MIGRATION)
+    assert claimed.b.moving() is MoveState.REVERTING
+    claimed.b.tap.answer = None
+    claimed.settle()
+    assert claimed.b.moving() is MoveState.REVERTED
+    assert claimed.placed_all() == {INSTANCE: {**ON_A, **DISK}}
+    claimed.check_settled()
+
+
+def test_a_resize_of_an_instance_that_left_says_that_its_migration_is_not_certain(world: World) -> None:
+    for consumer, migration in ((INSTANCE, MIGRATION), (OTHER, OTHER_MIGRATION)):
+        world.a.tracker.claim(asks(consumer, PCPU=2))
+        world.b.tracker.begin_move(asks(consumer, PCPU=2), MoveKind.COLD_MIGRATE, migration)
+        world.b.see()
+    before = world.state()
+    with pytest.raises(ClaimConflict, match="it is not certain which of"):
+        world.a.tracker.begin_move(asks(PCPU=1), MoveKind.RESIZE, uuid_of("a third migration"))
+    assert world.state() == before

@@ -137,7 +137,13 @@ def life_of_a_resize(kit: Kit) -> None:
     kit.tracker.release(INSTANCE)
 
 
+def life_of_a_growth(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(INSTANCE, VCPU=1)).claim
+    kit.tracker.extend(claim, request(INSTANCE, VCPU=2))
+
+
 EVENTS = [
+    (life_of_a_growth, "found"),
     *((life_of_a_claim, event) for event in ("begin", "grant", "release", "gone")),
     *((life_of_a_move, event) for event in ("move_begin", "move_grant", "move_confirm", "move_freed")),
     *((life_of_a_resize, event) for event in ("move_begin", "move_grant", "move_revert", "move_restored")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -11,10 +12,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from kits.late_writes import late_writes
 from kits.placements import Placement
 from kits.threads import at_once
 from kits.tracker import HOST, VFS, Kit, guest, provider, request, uuid_of
+from kits.wire import Sent
 
+from agent.backoff import CONFLICTS_MAX
 from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.doubt import BAR_GENERATION_MAX
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
@@ -23,13 +27,16 @@ from agent.errors import (
     ClaimsClosed,
     DoesNotFit,
     PlacementConflict,
+    PlacementError,
     PlacementFull,
     PlacementUnavailable,
     StateError,
     UnknownConsumer,
     UsageError,
 )
-from agent.tracker.claim_attempt import replace_claim
+from agent.moves.states import MoveKind
+from agent.placement.transport import Reply
+from agent.tracker.claim_attempt import follow_use, replace_claim
 from agent.tracker.claims import GuestDemand, reserved_for
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
@@ -850,3 +857,169 @@ def test_claims_and_releases_and_another_writer_never_give_a_unit_twice(
         meddler.join(20)
         assert (failures, owners, kit.placed_all()) == ([], {}, {})
         assert kit.tracker.claims() == {}
+
+
+# What other clients and the disk do in the midst of an operation
+
+
+def refusing(method: str, path: str) -> Callable[[Sent], Reply | None]:
+    """Placement refuses such requests for a reason of its own."""
+    body = {"errors": [{"status": 400, "detail": "It is the rule of this cloud."}]}
+    return lambda sent: Reply(400, body) if sent.call.startswith(f"{method} {path}") else None
+
+
+def test_what_placement_refuses_by_a_rule_of_its_own_is_told_once_and_leaves_nothing(kit: Kit) -> None:
+    kit.tap.answer = refusing("PUT", "/allocations")
+    with pytest.raises(PlacementError, match="the rule of this cloud"):
+        kit.tracker.claim(request(VCPU=1))
+    assert len([call for call in kit.tap.calls if call.startswith("PUT")]) == 1
+    assert (kit.tracker.claims(), kit.journal.claims(), kit.placed_all()) == ({}, {}, {})
+
+
+@pytest.mark.parametrize("operation", ["claim", "begin"])
+def test_an_intent_that_neither_placement_nor_the_disk_takes_is_told_of_both(
+    kit: Kit, operation: str
+) -> None:
+    asked = request(VCPU=1)
+    if operation == "begin":
+        kit.tracker.claim(asked)
+
+    def full(event: str) -> None:
+        if event in ("refuse", "move_refuse"):
+            raise StateError("the disk is full, as it was told")
+
+    kit.tap.answer, kit.journal.before = refusing("PUT" if operation == "claim" else "POST", "/alloc"), full
+    with pytest.raises(PlacementError, match="the rule of this cloud") as told:
+        if operation == "claim":
+            kit.tracker.claim(asked)
+        else:
+            wish = request(asked.consumer, VCPU=2)
+            kit.tracker.begin_move(wish, MoveKind.RESIZE, uuid_of("the migration"))
+    kit.tap.answer, kit.journal.before = None, lambda _: None
+    assert told.value.__notes__ == ["The intent could not be undone either: the disk is full, as it was told"]
+    assert (kit.tracker.pending, kit.tracker.deliver(), kit.tracker.pending) == (1, 1, 0)
+
+
+def test_a_release_before_the_first_inventory_takes_nothing_of_which_it_is_not_known_where_it_is(
+    kit: Kit,
+) -> None:
+    asked = request(VCPU=1)
+    kit.tracker.claim(asked)
+    kit.schedule(asked.consumer, host={"VCPU": 1}, elsewhere={"VCPU": 2})
+    kit.restart()
+    assert kit.tracker.release(asked.consumer) is False
+    assert kit.tracker.claims()[asked.consumer].state is ClaimState.RELEASING
+    assert kit.placed(asked.consumer) == {"host": {"VCPU": 1}, "elsewhere": {"VCPU": 2}}
+    kit.refresh()
+    assert kit.tracker.deliver() == 1
+    assert kit.placed(asked.consumer) == {"elsewhere": {"VCPU": 2}}
+
+
+def test_a_release_whose_instance_never_stays_where_it_was_read_goes_on_later(kit: Kit) -> None:
+    asked = request(VCPU=1)
+    kit.tracker.claim(asked)
+    kit.schedule(asked.consumer, elsewhere={"VCPU": 1})
+    reads = 0
+
+    def moves(call: str) -> None:
+        nonlocal reads
+        if call == f"GET /allocations/{asked.consumer}":
+            reads += 1
+            kit.schedule(asked.consumer, elsewhere={"VCPU": 1 + reads % 2})
+
+    kit.tap.after = moves
+    with pytest.raises(PlacementConflict, match=rf"moved {asked.consumer} {CONFLICTS_MAX} times .* later"):
+        kit.tracker.release(asked.consumer)
+    assert (kit.tracker.pending, kit.tracker.claims()[asked.consumer].state) == (1, ClaimState.RELEASING)
+    kit.tap.after = lambda _: None
+    assert (kit.tracker.deliver(), kit.tracker.claims()) == (1, {})
+
+
+@pytest.mark.parametrize("operation", ["claim", "begin", "release"])
+def test_after_each_attempt_that_another_client_overtook_the_agent_pauses_for_longer(
+    kit: Kit, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them is attempted a bounded number of times; the pause leaves the others room."""
+    asked = request(VCPU=1)
+    if operation != "claim":
+        kit.tracker.claim(asked)
+    paused: list[int] = []
+    for module in ("claim_attempt", "begin_move", "context"):
+        monkeypatch.setattr(f"agent.tracker.{module}.pause", paused.append)
+    monkeypatch.setattr("agent.backoff.pause", paused.append)
+    conflict = {"errors": [{"status": 409, "code": "placement.concurrent_update", "detail": "It changed."}]}
+    kit.tap.answer = lambda sent: Reply(409, conflict) if sent.method in ("PUT", "POST") else None
+    with pytest.raises(PlacementConflict):
+        if operation == "claim":
+            kit.tracker.claim(asked)
+        elif operation == "begin":
+            wish = request(asked.consumer, VCPU=2)
+            kit.tracker.begin_move(wish, MoveKind.RESIZE, uuid_of("the migration"))
+        else:
+            kit.tracker.release(asked.consumer)
+    assert paused == [*range(CONFLICTS_MAX)]
+
+
+def test_a_delivery_of_what_another_thread_has_resolved_asks_nothing(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(VCPU=1)).claim
+    kit.tap.calls.clear()
+    for consumer in (claim.consumer, str(uuid4())):
+        assert kit.tracker._claims.deliver(consumer) is False
+    assert kit.tap.calls == [] and kit.tracker.claims() == {claim.consumer: claim}
+
+
+def test_a_claim_does_not_follow_a_guest_from_what_it_was_before(kit: Kit) -> None:
+    """An operation came between the comparison and the write."""
+    before = kit.tracker.claim(request(VCPU=1)).claim
+    kit.tracker.extend(before, request(before.consumer, VCPU=1, MEMORY_MB=64))
+    state = kit.state()
+    with pytest.raises(ClaimConflict, match="has changed"):
+        follow_use(kit.tracker._context, before, replace(before, allocations={HOST_UUID: {"VCPU": 2}}))
+    assert kit.state() == state
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["not done", "done"])
+def test_a_repair_whose_earlier_write_is_in_doubt_is_found_anew_where_that_was_done(
+    kit: Kit, executed: bool
+) -> None:
+    asked = request(VCPU=2)
+    kit.tracker.claim(asked)
+    held = kit.raw.allocations_of(asked.consumer)
+    first = replace(held, allocations={HOST_UUID: {"VCPU": 1}})
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
+        kit.tracker.heal(first)
+    if executed:
+        assert late.execute() == 204
+        with pytest.raises(PlacementConflict, match=r"was in doubt\. Nothing was written; audit again"):
+            kit.tracker.heal(replace(held, allocations={HOST_UUID: {"VCPU": 3}}))
+        assert kit.placed(asked.consumer) == {"host": {"VCPU": 1}}
+        kit.tracker.heal(replace(kit.raw.allocations_of(asked.consumer), allocations=held.allocations))
+    else:
+        kit.tracker.heal(replace(held, allocations={HOST_UUID: {"VCPU": 2}}))
+        assert late.execute() == 409
+    assert kit.placed(asked.consumer) == {"host": {"VCPU": 2}}
+
+
+def test_without_a_write_of_unknown_outcome_nothing_is_read_back(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on its way to the disk would be forgotten; another thread may have read all back just now."""
+    monkeypatch.setattr(kit.journal, "claims", lambda: {})
+    claim = kit.tracker.claim(request(VCPU=1)).claim
+    assert not kit.tracker.read_back()
+    kit.tracker._register.read_back()
+    monkeypatch.undo()
+    assert kit.tracker.claims() == {claim.consumer: claim}
+
+
+def test_memory_keeps_as_many_ended_moves_as_the_disk(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("state.journal", "tracker.register"):
+        monkeypatch.setattr(f"agent.{module}.ENDED_MOVES_MAX", 2)
+    asked = request(VCPU=1)
+    kit.tracker.claim(asked)
+    migrations = [uuid_of(f"migration {number}") for number in range(4)]
+    for migration in migrations:
+        kit.tracker.begin_move(asked, MoveKind.REBUILD, migration)
+        kit.tracker.confirm_move(migration)
+    assert [*kit.tracker.moves()] == migrations[2:]
+    assert {*kit.journal.moves()} == {*migrations[2:]}
