@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -279,6 +282,56 @@ def test_a_superseded_move_is_not_ended_twice(claimed: World, asked: str) -> Non
     assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}, OTHER_MIGRATION: ON_A}
     claimed.settle()
     assert claimed.a.tracker.claims()[OTHER_MIGRATION].units == before.units
+    claimed.check_settled()
+
+
+def at_the_turn(world: World, patch: pytest.MonkeyPatch, turn: str, act: Callable[[], object]) -> None:
+    """Once, `act` just before the agent on a takes such a turn: what it has read may have changed by then."""
+    turns = world.a.tracker.turns
+    take = getattr(turns, turn)
+
+    def acts_first(*consumers: str) -> AbstractContextManager[None]:
+        patch.undo()
+        act()
+        taken: AbstractContextManager[None] = take(*consumers)
+        return taken
+
+    patch.setattr(turns, turn, acts_first)
+
+
+@pytest.mark.parametrize("meanwhile", ["its end is asked for", "it holds something again"])
+def test_a_move_that_goes_on_while_the_source_looks_is_not_superseded(
+    claimed: World, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    claimed.a.see(INSTANCE)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.settle()
+    claimed.b.tracker.revert_move(MIGRATION)
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    claimed.a.refresh()
+    state = MoveState.BEGUN
+    if meanwhile == "its end is asked for":
+        state = MoveState.CONFIRMING
+        at_the_turn(claimed, monkeypatch, "take_both", lambda: claimed.a.tracker.confirm_move(MIGRATION))
+    else:
+        again = partial(claimed.schedule, MIGRATION, "MIGRATION", a={"VCPU": 1})
+        at_the_turn(claimed, monkeypatch, "take_both", again)
+    claimed.a.tracker._linker.link_all()
+    assert (claimed.a.moving(), claimed.a.move(OTHER_MIGRATION)) == (state, None)
+    claimed.check()
+
+
+def test_a_claim_that_is_released_while_the_source_looks_is_not_dropped_again(
+    claimed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.b.tracker.confirm_move(MIGRATION)
+    claimed.a.refresh()
+    at_the_turn(claimed, monkeypatch, "take", lambda: claimed.a.tracker.release(INSTANCE))
+    claimed.a.tracker.follow_moves()
+    assert claimed.a.tracker.claims() == {}
+    assert claimed.placed_all() == {INSTANCE: {**ON_B, **DISK}}
+    claimed.settle()
     claimed.check_settled()
 
 

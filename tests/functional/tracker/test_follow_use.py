@@ -16,7 +16,7 @@ from kits.tracker import Kit, guest, request, uuid_of
 from agent.claims.claim import Claim
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.errors import ClaimConflict
+from agent.errors import ClaimConflict, PlacementUnavailable
 from agent.moves.states import MoveKind
 from agent.placement.client import ConsumerAllocations
 
@@ -269,6 +269,21 @@ def test_a_claim_that_another_operation_works_on_follows_after_it(
     assert held(growing, uuid) == {"node1": {"VCPU": 3}}
 
 
+def test_a_claim_that_is_left_alone_keeps_what_its_guest_had_to_give_back(
+    growing: World,
+) -> None:
+    """Another operation works on the claim while something is taken from its guest."""
+    uuid = claimed(growing, VCPU=3)
+    runs(growing, uuid, VCPU=3)
+    tracker = growing.agent._tracker
+    with tracker.turns.take(uuid):
+        growing.driver.add_guest(Guest(uuid, "web", GuestState.RUNNING, {"VCPU": 2}))
+        tracker.see_guests(growing.driver.guests())
+        tracker.use.follow(grow=True)
+    tracker.use.follow(grow=True)
+    assert held(growing, uuid) == {"node1": {"VCPU": 2}}
+
+
 def test_a_guest_that_moved_away_unknown_to_this_host_is_left_alone(growing: World) -> None:
     uuid = claimed(growing, VCPU=2)
     runs(growing, uuid, VCPU=2)
@@ -295,6 +310,24 @@ def test_while_placement_is_away_it_waits(growing: World) -> None:
         "node1_net_enp65s0f0": {VF: 1},
     }
     assert (units(growing, uuid), findings(growing)) == ([VFS[1]], [])
+
+
+def test_while_placement_is_away_one_claim_asks_it_and_no_refusal_is_remembered(growing: World) -> None:
+    both = [claimed(growing, VCPU=2) for _ in range(2)]
+    for uuid in both:
+        runs(growing, uuid, VCPU=2)
+    for uuid in both:
+        growing.driver.add_guest(Guest(uuid, "web", GuestState.RUNNING, {"VCPU": 3}))
+    tracker, wire = growing.agent._tracker, growing.wire
+    tracker.see_guests(growing.driver.guests())
+    wire.calls.clear()
+    wire.cut = True
+    with pytest.raises(PlacementUnavailable):
+        tracker.use.follow(grow=True)
+    wire.cut = False
+    assert len(wire.calls) == 1
+    tracker.use.follow(grow=True)
+    assert [held(growing, uuid) for uuid in both] == 2 * [{"node1": {"VCPU": 3}}]
 
 
 def test_an_answer_that_is_lost_is_asked_for_again(growing: World) -> None:

@@ -17,6 +17,7 @@ from kits.placements import OpenStack
 from kits.tracker import HOST, Kit, checked_kit, guest, request, uuid_of
 from kits.wire import Sent
 
+from agent.backoff import BUSY_MAX_S
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import BAR_GENERATION_MAX, BARRED, DoubtState
 from agent.claims.request import ClaimRequest
@@ -405,6 +406,29 @@ def test_where_the_host_shrank_a_repair_that_was_not_answered_is_sent_again(
     fence, again, bar = 3 * ["PUT allocations"]
     assert requests(kit) == ["GET allocations", fence, again, "GET allocations", bar]
     assert is_empty(kit) and late.execute() == CONFLICT and is_empty(kit)
+
+
+def test_where_the_host_shrank_a_repair_that_is_sent_again_is_sent_once_in_a_delivery(kit: Kit) -> None:
+    consumer = uuid_of("orphan")
+    kit.raw.write_allocations(ConsumerAllocations(consumer, {uuid_of("host"): {"VCPU": 2}}))
+    with late_writes(kit, "timeout"), pytest.raises(PlacementUnavailable):
+        kit.tracker.heal(replace(kit.raw.allocations_of(consumer), allocations={}))
+    shrink(kit)
+    kit.tap.calls.clear()
+
+    def says_nothing_again(sent: Sent) -> Reply | None:
+        if sent.method == "PUT" and not (sent.body or {}).get("allocations"):
+            raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+        return None
+
+    kit.tap.answer = says_nothing_again
+    kit.tracker.deliver()
+    assert requests(kit) == ["GET allocations", "PUT allocations", "PUT allocations"]
+    assert kit.tracker.pending == 1
+    kit.tap.answer = None
+    kit.later_s += BUSY_MAX_S
+    kit.tracker.deliver()
+    assert is_empty(kit)
 
 
 def test_a_release_gives_back_what_is_held_here_and_not_what_the_record_remembers(kit: Kit) -> None:

@@ -28,6 +28,7 @@ from agent.errors import (
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState
 from agent.placement.transport import Reply
 from agent.tracker.follow_guest import extend_claim
+from agent.tracker.guarded_write import STALLED_S
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
 
@@ -311,6 +312,56 @@ def test_a_release_that_a_revert_overtakes_does_not_say_that_there_is_no_claim(
     assert refused.value.http_status == 409
     assert tracker.claim_of(INSTANCE) is not None
     assert tracker.release(INSTANCE) and world.placed_all() == {}
+
+
+def test_a_release_that_a_begin_overtakes_says_that_the_instance_is_moving(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = world.a.tracker
+    tracker.claim(asks(VCPU=10))
+    move_of = tracker._register.move_of
+
+    def move_of_then_begin(consumer: str) -> Move | None:
+        monkeypatch.undo()
+        move = move_of(consumer)
+        tracker.begin_move(asks(VCPU=12), MoveKind.RESIZE, MIGRATION)
+        return move
+
+    monkeypatch.setattr(tracker._register, "move_of", move_of_then_begin)
+    with pytest.raises(ClaimConflict, match="is moving"):
+        tracker.release(INSTANCE)
+    assert world.a.moving() is MoveState.BEGUN
+    assert world.placed_all() == {INSTANCE: {"a": {"VCPU": 12}}, MIGRATION: {"a": {"VCPU": 10}}}
+
+
+def test_a_claim_for_what_a_move_in_doubt_asks_for_says_that_the_instance_is_moving(world: World) -> None:
+    world.a.tracker.claim(asks(VCPU=10))
+    with world.away(world.a, only="POST"), suppress(PlacementUnavailable):
+        world.a.tracker.begin_move(asks(VCPU=12), MoveKind.RESIZE, MIGRATION)
+    assert world.a.moving() is MoveState.BEGINNING
+    with pytest.raises(ClaimConflict, match="is moving"):
+        world.a.tracker.claim(asks(VCPU=12))
+    assert world.a.moving() is MoveState.BEGINNING
+    world.settle()
+    assert world.placed_all() == {INSTANCE: {"a": {"VCPU": 10}}}
+
+
+def test_a_begin_whose_intent_waited_for_the_disk_reads_the_instance_again(claimed: World) -> None:
+    """Meanwhile another client may have written it, with the generation that was read before."""
+    tap, journal = claimed.b.tap, claimed.b.journal
+
+    def waits(event: str) -> None:
+        if event == "move_begin":
+            journal.after = lambda _: None
+            claimed.b.later_s += STALLED_S + 1
+
+    journal.after = waits
+    tap.calls.clear()
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    assert tap.calls[: tap.calls.index("POST /allocations")].count(f"GET /allocations/{INSTANCE}") == 2
+    assert tap.calls.count("POST /allocations") == 1
+    claimed.settle()
+    claimed.check_settled()
 
 
 def test_a_claim_in_a_move_is_neither_named_nor_replaced(world: World) -> None:

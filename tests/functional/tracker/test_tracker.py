@@ -35,9 +35,10 @@ from agent.errors import (
     UsageError,
 )
 from agent.moves.states import MoveKind
-from agent.placement.transport import Reply
+from agent.placement.transport import Reply, WriteDone, WriteOutcome, WriteRefused
 from agent.tracker.claim_attempt import follow_use, replace_claim
 from agent.tracker.claims import GuestDemand, reserved_for
+from agent.tracker.context import TrackerContext
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
@@ -1023,3 +1024,21 @@ def test_memory_keeps_as_many_ended_moves_as_the_disk(kit: Kit, monkeypatch: pyt
         kit.tracker.confirm_move(migration)
     assert [*kit.tracker.moves()] == migrations[2:]
     assert {*kit.journal.moves()} == {*migrations[2:]}
+
+
+def test_a_write_that_others_overtake_each_time_is_never_sent_without_what_is_reserved_for_it(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler could come in between; the operation is tried again as a whole."""
+    lowered = {HOST_UUID: (1, {})}
+    monkeypatch.setattr(TrackerContext, "_without_reserved", lambda *_: lowered)
+    monkeypatch.setattr("agent.tracker.context.pause", lambda _: None)
+    refused = WriteRefused(PlacementConflict("Another client wrote to a provider."))
+    sent: list[object] = []
+
+    def send(inventories: object) -> WriteOutcome:
+        sent.append(inventories)
+        return refused if inventories else WriteDone()
+
+    assert kit.tracker._context.send_in_reserved(str(uuid4()), {HOST_UUID: {"VCPU": 1}}, send) is refused
+    assert sent == CONFLICTS_MAX * [lowered]
