@@ -1042,3 +1042,17 @@ def test_a_write_that_others_overtake_each_time_is_never_sent_without_what_is_re
 
     assert kit.tracker._context.send_in_reserved(str(uuid4()), {HOST_UUID: {"VCPU": 1}}, send) is refused
     assert sent == CONFLICTS_MAX * [lowered]
+
+
+@pytest.mark.parametrize("provider", ["pool", "elsewhere"])
+def test_nothing_is_asked_of_providers_on_which_this_host_reserves_nothing(kit: Kit, provider: str) -> None:
+    kit.tap.calls.clear()
+    sent: list[object] = []
+
+    def send(inventories: object) -> WriteOutcome:
+        sent.append(inventories)
+        return WriteDone()
+
+    unheld = {uuid_of(provider): {"DISK_GB": 1, "VCPU": 1}}
+    assert kit.tracker._context.send_in_reserved(str(uuid4()), unheld, send) == WriteDone()
+    assert (sent, kit.tap.calls) == ([None], [])
