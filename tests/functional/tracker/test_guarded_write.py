@@ -157,3 +157,14 @@ def test_a_begin_in_the_midst_of_its_first_write_is_waited_for_where_the_instanc
     later.now += HALF_DONE_S
     assert later.writer.secure(CONSUMER, migration.consumer) == held
     assert not later.writer.in_doubt(CONSUMER)
+
+
+def test_the_age_of_a_doubt_counts_from_when_its_write_was_sent(later: Later) -> None:
+    def says_nothing_for_long(_: object) -> None:
+        later.now += 30.0
+        raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+
+    later.wire.answer = says_nothing_for_long
+    assert isinstance(later.writer.send(DoubtKind.CLAIM, FIRST), WriteUnknown)
+    (doubt,) = later.doubts.open()
+    assert later.doubts.age_s(doubt) == 30.0
