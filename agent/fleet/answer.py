@@ -165,7 +165,18 @@ class Answer:
                 }
                 for row in self.summary
             ],
-            "changes": [{**change._asdict(), "instances": dict(change.instances)} for change in self.changes],
+            "changes": [
+                {
+                    "kind": change.kind,
+                    "host": change.host,
+                    "providers": list(change.providers),
+                    "instances": dict(change.instances),
+                    "migrations": list(change.migrations),
+                    "reverts": list(change.reverts),
+                    "reason": change.reason,
+                }
+                for change in self.changes
+            ],
             "not_known": list(self.not_known),
         }
 

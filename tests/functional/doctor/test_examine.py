@@ -5,6 +5,7 @@ import grp
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -467,7 +468,7 @@ def test_the_command_says_slow_of_a_libvirtd_that_accepts_and_does_not_answer(tm
     assert done.returncode == ExitCode.DONE, done.stderr
     (check,) = (check for check in json.loads(done.stdout)["checks"] if check["name"] == "driver")
     assert check["verdict"] == "warning"
-    assert "libvirt is slow" in check["sentence"] and "did not answer within 1.0 s" in check["sentence"]
+    assert re.search(r"libvirt is slow: .* did not answer within [1-9]\.[0-9] s", check["sentence"])
     assert "restart" not in check["sentence"] + check["remedy"]
 
 

@@ -8,6 +8,7 @@ half an hour (--timeout=0).
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -40,7 +41,7 @@ SAMPLE = (
     "revert same_host_resize",
 )
 CHILD = """
-import os, signal, sys, traceback
+import json, os, signal, sys, traceback
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from kits.moves import World
@@ -63,10 +64,11 @@ def die_at(left, directory):
     world.close()
 
 for line in sys.stdin:
-    number, directory = line.split(maxsplit=1)
+    number, directory, environment = json.loads(line)
     if os.fork() == 0:
         try:
-            die_at(int(number), directory.strip())
+            os.environ.update(environment)
+            die_at(number, directory)
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -85,7 +87,6 @@ class Mortal:
         self._process = subprocess.Popen(
             self._command,
             cwd=TESTS.parent,
-            env={**os.environ, **usual_placement(Path("/")).environment()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -97,9 +98,10 @@ class Mortal:
 
     def dies(self, directory: str, number: int) -> bool:
         """False: there is no boundary with that number."""
-        usual_placement(Path(directory))  # the real one is empty for who is there for the first time
+        # The real one is empty for who is there for the first time, and has another address then.
+        environment = dict(usual_placement(Path(directory)).environment())
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(f"{number} {directory}\n")
+        self._process.stdin.write(json.dumps([number, directory, environment]) + "\n")
         self._process.stdin.flush()
         code = int(self._process.stdout.readline())
         assert code in (-signal.SIGKILL, 0)
