@@ -31,7 +31,6 @@ from functools import lru_cache, partial
 from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from urllib.parse import unquote_to_bytes
 
@@ -115,9 +114,11 @@ class Outcome(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether `result` returns or raises at once."""
+        ...
 
     def result(self) -> _Answer:
         """What `run` returned. Raises what goes into the environ as FAILURE."""
+        ...
 
 
 Whole = Callable[["WSGIEnvironment", Callable[[], _Answer], Callable[[], None]], Outcome | None]
@@ -165,7 +166,6 @@ class _Connection(asyncio.BufferedProtocol):
     for a thread, or has it. `ended`: nothing more is read. Of the last answer, which a thread
     left when it was `answered`, and which has `size` bytes, the connection keeps what is `unsent`. `is_last`:
     no request follows. `lingers`: the client sends a body that the server drops, and then takes its answer.
-    `is_clear`: nothing of earlier answers is unsent, so a thread may send the next one.
     """
 
     def __init__(self, server: "BoundedServer", sock: socket.socket, address: Any) -> None:
@@ -180,8 +180,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.arriving = _Arriving()
         self.requests: deque[_Request] = deque()
         self.refusal: _Refusal | None = None
-        self.is_busy = self.ended = self.is_last = self.is_lost = self.lingers = self.is_clear = False
-        self._is_sent_to = threading.Lock()
+        self.is_busy = self.ended = self.is_last = self.is_lost = self.lingers = False
         self.answered: float | None = None
         self.size = 0
         self.unsent: deque[memoryview] = deque()
@@ -294,8 +293,7 @@ class _Connection(asyncio.BufferedProtocol):
         """The connection is closed, by the client or by the server."""
         if exc is not None and not self.is_last and (self.unsent or self.began is not None):
             LOG.info("%s %s: %s.", self.doing, self.peer, exc)
-        with self._is_sent_to:  # behind this call, another client may get the number of the descriptor
-            self._forget()
+        self._forget()
         self.server.connections.discard(self)
 
     def _forget(self) -> None:
@@ -388,7 +386,6 @@ class _Connection(asyncio.BufferedProtocol):
                 self.transport.pause_reading()
         elif self.requests:
             self.is_busy = True
-            self.is_clear = self.server.tls is None and not self.transport.get_write_buffer_size()
             self.server.begin(self, self.requests.popleft(), ahead=ahead)
         elif self.refusal is not None:
             self._answer_refusal(self.refusal)
@@ -400,24 +397,8 @@ class _Connection(asyncio.BufferedProtocol):
                 self.arriving.waits_for_word = False
                 self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def send_at_once(self, parts: Sequence[bytes]) -> Sequence[bytes]:
-        """Send a short answer on the thread that made it: it need not wait until the loop has its turn.
-
-        Returns what is left for the loop to send.
-        """
-        if not self.is_clear or len(parts) != 1:
-            return parts
-        with self._is_sent_to, suppress(OSError):  # the loop meets the same error, and tells of it
-            if not self.is_lost:
-                sent = self.sock.send(parts[0][:_CHUNK_BYTES])
-                return [parts[0][sent:]] if sent < len(parts[0]) else []
-        return parts
-
-    def answer(self, parts: Sequence[bytes], is_last: bool, *, ahead: bool = True) -> None:
-        """Send what is left of what a thread has answered, and go on.
-
-        `ahead`: the next request, if it is here, was sent before this answer.
-        """
+    def answer(self, parts: Sequence[bytes], is_last: bool) -> None:
+        """Send what a thread has answered, and go on."""
         self.is_busy = False
         if self.is_lost:
             return
@@ -429,7 +410,7 @@ class _Connection(asyncio.BufferedProtocol):
             self.requests.clear()
             self.refusal = None
         self._write(*parts)
-        self.go_on(ahead=ahead)
+        self.go_on(ahead=True)
 
     def _write(self, *parts: bytes) -> None:
         self.unsent = deque(memoryview(part) for part in parts)
@@ -506,19 +487,13 @@ class _Threads:
     def __init__(self, server: "BoundedServer", limits: Limits) -> None:
         self._server = server
         self._limits = limits
+        self._changed = threading.Condition()
         self._first: deque[tuple[_Connection, _Request]] = deque()
         self._ahead: deque[tuple[_Connection, _Request]] = deque()
-        # One for each request that came, and for each thread at the end. A condition variable would make each
-        # thread take its lock beside the interpreter's, for which all threads compete already.
-        self._calls: SimpleQueue[None] = SimpleQueue()
         self._are_ended = False
-        self._at_work: set[int] = set()
-        self._threads: list[threading.Thread] = []
-
-    @property
-    def answering(self) -> int:
+        self.answering = 0
         """How many of them answer a request now."""
-        return len(self._at_work)
+        self._threads: list[threading.Thread] = []
 
     def start(self, name: str) -> None:
         """Let the threads wait for requests."""
@@ -531,9 +506,9 @@ class _Threads:
 
     def end(self) -> None:
         """Let each thread end once no request waits."""
-        self._are_ended = True
-        for _ in self._threads:
-            self._calls.put(None)
+        with self._changed:
+            self._are_ended = True
+            self._changed.notify_all()
 
     def join(self, within_s: float) -> bool:
         """Wait for their end; returns whether all have ended."""
@@ -544,37 +519,32 @@ class _Threads:
 
     def offer(self, conn: _Connection, request: _Request, *, ahead: bool) -> bool:
         """Have a thread answer the request; False where too many wait."""
-        most = self._limits.waiting
-        if not ahead and most is not None and len(self._first) >= most:
-            return False
-        (self._ahead if ahead else self._first).append((conn, request))
-        self._calls.put(None)
+        with self._changed:
+            most = self._limits.waiting
+            if not ahead and most is not None and len(self._first) >= most:
+                return False
+            (self._ahead if ahead else self._first).append((conn, request))
+            self._changed.notify()
         return True
 
     def take_ahead(self) -> _Connection | None:
         """Take one back that sent ahead of its answers; None where none waits."""
-        with suppress(IndexError):
-            return self._ahead.pop()[0]
-        return None
+        with self._changed:
+            return self._ahead.pop()[0] if self._ahead else None
 
     def _run(self) -> None:
         while True:
-            self._calls.get()
-            taken = self._next()
-            if taken is not None:
-                self._at_work.add(threading.get_ident())
-                self._server.respond(*taken)
-                self._at_work.discard(threading.get_ident())
-            elif self._are_ended:
-                return
-            del taken  # a thread that waits keeps no body
-
-    def _next(self) -> tuple[_Connection, _Request] | None:
-        """The request that is due; None where `take_ahead` took it back, or at the end."""
-        for waiting in (self._first, self._ahead):
-            with suppress(IndexError):
-                return waiting.popleft()
-        return None
+            with self._changed:
+                while not (self._first or self._ahead):
+                    if self._are_ended:
+                        return
+                    self._changed.wait()
+                conn, request = (self._first or self._ahead).popleft()
+                self.answering += 1
+            self._server.respond(conn, request)
+            del conn, request  # a thread that waits keeps no body
+            with self._changed:
+                self.answering -= 1
 
 
 class BoundedServer:
@@ -889,11 +859,8 @@ class BoundedServer:
         """Have the application answer the request, on this thread."""
         answer = self._run(request)
         self._close(answer)
-        is_next_here = bool(conn.requests)
-        left = conn.send_at_once(answer.parts)
-        answered = partial(conn.answer, left, answer.is_last, ahead=is_next_here or bool(left))
         with suppress(RuntimeError):  # the loop is closed: the request took longer than the stop waits
-            self.loop.call_soon_threadsafe(answered)
+            self.loop.call_soon_threadsafe(conn.answer, answer.parts, answer.is_last)
 
     def _close(self, answer: _Answer) -> None:
         try:

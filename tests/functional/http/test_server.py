@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -353,69 +353,6 @@ def test_requests_that_arrive_at_once_are_answered_in_turn(open_door: Callable[.
     with open_door().connect() as connection:
         replies = exchange(connection, asked + CLOSING)
     assert [part[-2:] for part in replies.split(b"HTTP/1.1 200 OK")[1:-1]] == [b"%02d" % n for n in range(20)]
-
-
-def test_an_answer_does_not_wait_for_the_loops_turn(tmp_path: Path) -> None:
-    held, goes_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        held.set()
-        goes_on.wait(10)
-
-    def answers(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        door.loop.call_soon_threadsafe(hold)
-        assert held.wait(10)
-        return application(environ, start_response)
-
-    door = BoundedServer(tmp_path / "s", answers, LIMITS)
-    listener = Listener(door, "the test")
-    listener.start()
-    with closing(SimpleNamespace(close=listener.stop)), unix_socket.connect(tmp_path / "s") as client:
-        client.settimeout(5)
-        try:
-            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
-        finally:
-            goes_on.set()
-
-
-def test_who_asks_again_as_soon_as_the_answer_is_here_has_not_sent_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    goes_on = threading.Event()
-    send_at_once = server._Connection.send_at_once
-
-    def send_and_wait(conn: server._Connection, parts: Sequence[bytes]) -> Sequence[bytes]:
-        left = send_at_once(conn, parts)
-        eventually("the next request", lambda: conn.requests or goes_on.is_set())
-        return left
-
-    def answers(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if environ["PATH_INFO"] == "/first":
-            eventually("the second client", lambda: [conn for conn in door.connections if conn.is_busy][1:])
-        else:
-            goes_on.wait(10)
-        return application(environ, start_response)
-
-    monkeypatch.setattr(server._Connection, "send_at_once", send_and_wait)
-    door = BoundedServer(tmp_path / "s", answers, replace(LIMITS, threads=1))
-    listener = Listener(door, "the test")
-    listener.start()
-    with (
-        closing(SimpleNamespace(close=listener.stop)),
-        unix_socket.connect(tmp_path / "s") as first,
-        unix_socket.connect(tmp_path / "s") as second,
-    ):
-        try:
-            first.sendall(b"GET /first HTTP/1.1\r\nHost: x\r\n\r\n")
-            second.sendall(b"GET /second HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert first.recv(65536).startswith(b"HTTP/1.1 200 ")
-            first.sendall(b"GET /third HTTP/1.1\r\nHost: x\r\n\r\n")
-            time.sleep(0.3)  # it waits for the thread, which the second client has
-            assert door.threads.take_ahead() is None
-        finally:
-            goes_on.set()
-        assert first.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_body_that_waits_for_a_word_is_asked_for_once(open_door: Callable[..., Door]) -> None:
