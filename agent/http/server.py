@@ -114,11 +114,9 @@ class Outcome(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether `result` returns or raises at once."""
-        ...
 
     def result(self) -> _Answer:
         """What `run` returned. Raises what goes into the environ as FAILURE."""
-        ...
 
 
 Whole = Callable[["WSGIEnvironment", Callable[[], _Answer], Callable[[], None]], Outcome | None]
