@@ -52,10 +52,12 @@ class PciTree:
         return real
 
     def bind(self, address: str, driver: str) -> None:
-        """Bind the device to this driver instead."""
+        """Bind the device to this driver instead; the driver's folder then lists it."""
         link = self.devices / address / "driver"
+        (link / address).unlink(missing_ok=True)
         link.unlink(missing_ok=True)
         self._link(link, self.sys / "bus" / "pci" / "drivers" / driver)
+        (link / address).symlink_to(self.devices / address)
 
     def cells(self, **cpulists: str) -> None:
         """NUMA cells, as node0="0-3"; `distances` are written by `distance`."""

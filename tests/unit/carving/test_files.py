@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_written_is_told_once_and_tried_again(
     assert disk.written == [1]
 
 
-# The agent keeps the plan file: whatever claims and domains need is in it, also over a boot
+# The agent keeps the plan file: it writes into it all that claims and domains need, also over a boot
 
 CARD, VF = "0000:84:00.0", "0000:84:00.1"
 MDEV = "00000000-0000-0000-0000-000000000001"

@@ -501,9 +501,7 @@ def with_links(folder: Path, monkeypatch: pytest.MonkeyPatch, matrix: str, liste
     tree = PciTree(folder / "root")
     for card in A100S:
         tree.add(card)
-        drivers = tree.sys / "bus" / "pci" / "drivers" / "nvidia"
-        drivers.mkdir(parents=True, exist_ok=True)
-        (drivers / card).symlink_to(tree.devices / card)
+        tree.bind(card, "nvidia")
     return Kernel(tree.sys, 0.1, tree.proc)
 
 
@@ -582,8 +580,8 @@ def test_the_gpus_of_a_hive_are_a_group_also_while_guests_have_some(tmp_path: Pa
     tree = PciTree(tmp_path)
     hives = {"a3": "15472393061137125718", "b3": "15472393061137125718", "c3": "9", "d3": None}
     for bus, hive in hives.items():
-        card = tree.add(f"0000:{bus}:00.0", "amdgpu")
-        (tree.sys / "bus" / "pci" / "drivers" / "amdgpu" / card.name).symlink_to(tree.devices / card.name)
+        card = tree.add(f"0000:{bus}:00.0")
+        tree.bind(card.name, "amdgpu")
         if hive is not None:
             (card / "xgmi_hive_info").mkdir()
             (card / "xgmi_hive_info" / "xgmi_hive_id").write_text(f"{hive}\n")
@@ -594,7 +592,7 @@ def test_the_gpus_of_a_hive_are_a_group_also_while_guests_have_some(tmp_path: Pa
     assert found == RootSight(groups=dict.fromkeys(pair, pair[0])), (
         "all cards are seen, and two are apart now"
     )
-    (tree.sys / "bus" / "pci" / "drivers" / "amdgpu" / pair[1]).unlink()
+    tree.bind(pair[1], "vfio-pci")
     again = kernel.sight(found, links=True)
     assert again == found, "a guest has the second one"
     (tree.devices / "0000:d3:00.0" / "xgmi_hive_info").mkdir()
@@ -637,9 +635,7 @@ def test_the_gpus_under_gim_that_share_their_vram_are_a_group(
     tree = PciTree(tmp_path / "root")
     for card in MI300S:
         tree.add(card)
-        drivers = tree.sys / "bus" / "pci" / "drivers" / "gim"
-        drivers.mkdir(parents=True, exist_ok=True)
-        (drivers / card).symlink_to(tree.devices / card)
+        tree.bind(card, "gim")
     (tmp_path / "said").write_text(said)
     calls = nvidia_smi(tmp_path, monkeypatch, f"cat {tmp_path}/said", name="amd-smi")
     found = Kernel(tree.sys, 0.1, tree.proc).sight(RootSight(), links=True)
