@@ -19,13 +19,20 @@ CONFIDENTIAL = frozenset({"HW_CPU_X86_AMD_SEV_SNP", "HW_CPU_X86_INTEL_TDX"})
 """The kinds of memory encryption whose guests get no card but one that is confidential, too."""
 
 CC, CC_ON, CC_DEVTOOLS = "CUSTOM_CC", "CUSTOM_CC_ON", "CUSTOM_CC_DEVTOOLS"
-"""The traits of a card in a confidential mode; CC alone: no guest of its host can have it."""
+"""The traits of a card in a confidential mode; CC without both others: no guest of its host can have it."""
 CC_MODES = {
     "on": frozenset({CC, CC_ON}),
     "devtools": frozenset({CC, CC_DEVTOOLS}),
     "off": frozenset({"CUSTOM_CC_OFF"}),
 }
 """{a card's mode of confidential computing, as an operator states it: its traits}"""
+
+_CC_WRONG = {
+    f"CUSTOM_CC_{real}_NOT_{stated}".upper(): (real, stated)
+    for real in CC_MODES
+    for stated in CC_MODES
+    if real != stated
+}
 
 VDPA_CLASS, VDPA_TRAIT = "CUSTOM_VDPA", "CUSTOM_PCI_TYPE_VDPA"
 """The class of functions that guests get over vDPA without a configured one, and the trait of all of them."""
@@ -142,6 +149,25 @@ def is_device_class(name: str) -> bool:
     if name in (VDPA_CLASS, CPULESS_MEMORY, EPC_CLASS) or name.startswith(PMEM_PREFIX) or is_page_class(name):
         return False
     return name.startswith(_CUSTOM) or name in ("PGPU", "VGPU", "PCI_DEVICE", "FPGA")
+
+
+def with_real_mode(traits: Collection[str], real: str | None) -> frozenset[str]:
+    """A card's traits, where it really is in that mode of confidential computing; None is not known.
+
+    In another mode than the stated one it has CC and a trait that says both: no guest can have it. Where none
+    is stated, it is a card for guests whose memory is not encrypted, whose mode must be off.
+    """
+    stated = next((mode for mode, names in CC_MODES.items() if names <= {*traits}), "off")
+    if real is None or real == stated:
+        return frozenset(traits)
+    return frozenset(traits) - CC_MODES[stated] | {CC, f"CUSTOM_CC_{real}_NOT_{stated}".upper()}
+
+
+def wrong_mode(traits: Iterable[str]) -> str:
+    """Why no guest gets a card with these traits, as a clause, if it is in another mode than is stated."""
+    found = (_CC_WRONG[trait] for trait in traits if trait in _CC_WRONG)
+    sentence = "is in the mode {} of confidential computing, and by its [pci] device_spec it is {}"
+    return next((sentence.format(real, stated) for real, stated in found), "")
 
 
 def vendor_trait(vendor_id: str) -> str:

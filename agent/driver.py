@@ -509,11 +509,13 @@ class RootSight:
 
     `migrates` {function: {its driver of VFIO: whether the kernel says that this one migrates it}}. `groups`
     {GPU: the first one of the group that XGMI or NVLink joins}; `problem` is a clause on what tells none.
+    `cc_modes` {GPU: its mode of confidential computing, a key of `agent.device_names.CC_MODES`}.
     """
 
     migrates: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
+    cc_modes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,7 +296,8 @@ TRAITS: Sequence[HostRow] = (
     HostRow(
         ("CUSTOM_CC", "CUSTOM_CC_ON", "CUSTOM_CC_DEVTOOLS", "CUSTOM_CC_OFF"),
         "never; nova documents that a guest with SEV has no passed-through devices",
-        "a card's mode of confidential computing, by `cc_mode` of device_spec",
+        "a card's mode of confidential computing, by `cc_mode` of device_spec; if the card is in another, "
+        "CUSTOM_CC and such as CUSTOM_CC_OFF_NOT_ON",
         difference="guests with SEV-SNP or TDX get cards with CUSTOM_CC_ON alone, other guests none with "
         "CUSTOM_CC",
     ),

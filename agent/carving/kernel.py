@@ -32,7 +32,15 @@ from agent.carving.carving import NAME, NUMBER, Mdev, MigInstance, Seen, SeenFun
 from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
 from agent.device_names import DASHED_UUID, MIG_INSTANCE, PCI_ADDRESS, PORT, is_vfio, vgpu_gib
 from agent.driver import RootSight
-from agent.durable.files import entries, link_name, read_number, read_text, sriov_profile, vram_quota
+from agent.durable.files import (
+    cc_modes,
+    entries,
+    link_name,
+    read_number,
+    read_text,
+    sriov_profile,
+    vram_quota,
+)
 from agent.durable.netlink import read_ports, set_port
 from agent.errors import UsageError, counted, plain
 
@@ -71,6 +79,20 @@ def vfio_uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
         yield f"its driver {driver} may give it to a guest"
     elif enabled and not has_process:
         yield f"a guest or another program has it open over {driver}"
+
+
+@contextlib.contextmanager
+def _awake(device: Path) -> Iterator[None]:
+    """Under VFIO a function that no guest has sleeps: wake it meanwhile. Raises OSError."""
+    control, is_idle = device / "power" / "control", read_number(device / "enable") == 0
+    wakes = is_idle and is_vfio(link_name(device / "driver")) and read_text(control) == "auto"
+    if wakes:
+        write_text(control, "on")
+    try:
+        yield
+    finally:
+        if wakes:
+            write_text(control, "auto")
 
 
 WAIT_S = 30.0
@@ -160,10 +182,11 @@ class Kernel:
             for shown in entries(self._shown)
             if PCI_ADDRESS.fullmatch(shown.name)
         }
+        modes = cc_modes(entries(self._devices), former.cc_modes, _awake)
         there = {device.name for device in entries(self._devices)}
         known = {gpu: first for gpu, first in former.groups.items() if gpu in there}
         if not links:
-            return RootSight(migrates, known)
+            return RootSight(migrates, known, cc_modes=modes)
         # Each GPU that has its own driver is in a group, if only with itself; of others nothing is seen.
         groups: dict[str, frozenset[str]] = {}
         problem = ""
@@ -183,7 +206,7 @@ class Kernel:
                     groups |= ask()
             except OSError as error:
                 problem = str(error.strerror)
-        return RootSight(migrates, joined_groups(known, groups), problem)
+        return RootSight(migrates, joined_groups(known, groups), problem, modes)
 
     def do(self, step: Step) -> None:
         """Take the step, and see that the kernel did it.

@@ -4,7 +4,7 @@
 Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates (granular groups).
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from typing import Annotated
@@ -13,11 +13,12 @@ from agent import device_names
 from agent.codec import Decoder, Form, whole
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.device_names import CC, CC_DEVTOOLS, CC_ON, CONFIDENTIAL, CONTEXT, PORTS, VDPA_TRAIT
+from agent.driver import Guest
 from agent.errors import UsageError, counted
 from agent.http.owner_process import OwnerProcess
 from agent.json_checks import fault, read_choice, read_text, read_whole
-from agent.shapes import by_class
-from agent.tree import MAX_UNIT, Provider
+from agent.shapes import Usages, by_class
+from agent.tree import MAX_UNIT, Provider, ProviderTree
 
 GROUP_POLICIES = ("none", "isolate")
 GROUPS_MAX = 64
@@ -257,12 +258,14 @@ def card_obstacle(
     """Why the guest gets none of these classes from the provider, as a clause; "" if it may.
 
     `confidential` as of `is_confidential`. A confidential guest gets cards whose mode is on, or devtools if
-    its group asks for that; any other guest gets none of these. Ports are for both, and so is what an
-    operator adds to the host or to a cell: it is no card.
+    its group asks for that; any other guest gets none of these. None gets what `wrong_mode` is about. Ports
+    are for both, and so is what an operator adds to the host or to a cell: it is no card.
     """
     traits, devices = provider.traits, [*filter(device_names.is_device_class, names)]
-    if confidential is None or (not confidential and CC not in traits) or not PORTS.isdisjoint(names):
-        return ""
+    wrong = device_names.wrong_mode(traits) if devices else ""
+    is_free = confidential is None or (not confidential and CC not in traits)
+    if wrong or is_free or not PORTS.isdisjoint(names):
+        return wrong
     if provider.parent is None or not provider.inventories.keys().isdisjoint(("VCPU", "PCPU", "MEMORY_MB")):
         devices = [name for name in devices if not name.startswith("CUSTOM_")]
     if not devices:
@@ -275,6 +278,22 @@ def card_obstacle(
     if CC in traits and CC_DEVTOOLS not in traits:
         return f"has trait {CC} alone: no guest of this host can have it, `plimsoll status` says why"
     return f"lacks trait {CC_ON}, and the guest's memory is encrypted by SEV-SNP or TDX"
+
+
+def wrong_cards(
+    request: ClaimRequest | None, guest: Guest | None, needed: Usages, tree: ProviderTree
+) -> Iterator[tuple[Provider, str]]:
+    """(card, why it is not for this guest, as a clause) of those of which it needs something."""
+    confidential = is_confidential(request) if request is not None else False
+    if guest is not None and guest.encryption:
+        confidential = guest.encryption <= CONFIDENTIAL
+    asked = request.groups if request is not None else ()
+    group = RequestGroup(required=tuple(any_of for each in asked for any_of in each.required))
+    for uuid, amounts in sorted(needed.items()):
+        card = tree.get(uuid)
+        clause = card_obstacle(confidential, group, amounts, card) if card is not None else ""
+        if card is not None and clause:
+            yield card, clause
 
 
 def has_unresolved_devices(request: ClaimRequest) -> bool:

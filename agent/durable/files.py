@@ -11,7 +11,8 @@ import fcntl
 import os
 import pwd
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 FILE_MODE = 0o600
@@ -21,6 +22,11 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_NAMELESS_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR})
 SIZE_MAX = 65536
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
+_BLACKWELL = ((0x2900, 0x2A00), (0x2B80, 0x2E00), (0x2F00, 0x2F80), (0x3180, 0x3280))
+_CC_REGISTERS = {range(0x22F0, 0x2380): 0x1182CC} | dict.fromkeys((range(*ids) for ids in _BLACKWELL), 0x590)
+"""{ids of NVIDIA's GPUs: where in their BAR 0 the mode is}"""
+_CC_MODES = {0: "off", 1: "on", 3: "devtools"}
+_COMMAND, _MEMORY_SPACE = 4, 2
 KERNEL_FILE_SYSTEMS = (Path("/proc"), Path("/sys"))
 
 
@@ -109,6 +115,55 @@ def vram_quota(function: Path) -> tuple[Path, bool] | None:
         if profile is not None:
             return profile / "vram_quota", bool((profile / "vram_quota").stat().st_mode & 0o222)
     return None
+
+
+def _cc_register(card: Path) -> int | None:
+    with contextlib.suppress(ValueError):
+        product = int(read_text(card / "device") or "", 16)
+        if read_text(card / "vendor") == "0x10de" and not (card / "physfn").exists():
+            return next((at for products, at in _CC_REGISTERS.items() if product in products), None)
+    return None
+
+
+def cc_mode(card: Path) -> str | None:
+    """In which mode of confidential computing the card is, one of NVIDIA's GPUs since Hopper: "on".
+
+    None where that cannot be read: only root may, while the card is awake, and not where a kernel with strict
+    access to I/O memory has given it to a driver, or is locked down.
+
+    Source: query_cc_mode of https://github.com/NVIDIA/gpu-admin-tools
+    """
+    register = _cc_register(card)
+    command = (read_bytes(card / "config", 6) or b"").ljust(6, b"\0")[_COMMAND]
+    if register is None or read_text(card / "power_state") != "D0" or not command & _MEMORY_SPACE:
+        return None
+    with (
+        contextlib.suppress(OSError, ValueError),
+        (card / "resource0").open("rb") as file,
+        mmap(file.fileno(), register + 4, access=ACCESS_READ) as bar,
+        memoryview(bar) as view,
+        view.cast("I") as words,
+    ):
+        word = words[register // 4]
+        is_bad = word == 0xFFFFFFFF or word >> 16 == 0xBADF
+        return None if is_bad else _CC_MODES.get(word & 3)
+    return None
+
+
+def cc_modes(
+    cards: Iterable[Path],
+    former: Mapping[str, str],
+    awake: Callable[[Path], contextlib.AbstractContextManager[None]],
+) -> dict[str, str]:
+    """{card: its `cc_mode`, read in the context `awake`; that of `former` where it cannot be read}."""
+    modes = {}
+    for card in (each for each in cards if _cc_register(each) is not None):
+        mode = former.get(card.name)
+        with contextlib.suppress(OSError), awake(card):
+            mode = cc_mode(card) or mode
+        if mode is not None:
+            modes[card.name] = mode
+    return modes
 
 
 def make_directory(path: Path) -> None:

@@ -24,6 +24,7 @@ from agent.claims import domain_demand
 from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.domain_demand import DomainRequest
 from agent.claims.refusal import amounts_text, label
+from agent.claims.request import wrong_cards
 from agent.doctor.check import start_problems
 from agent.driver import Driver, Guest, GuestState, HostSettings
 from agent.gate.decision import (
@@ -122,6 +123,13 @@ class GuestAdmission:
         def decide(claim: Claim | None, move: Move | None) -> tuple[GuestDemand, bool]:
             incoming = guest
             if claim is not None:
+                tree = self.tracker.view.host.tree
+                for card, clause in wrong_cards(claim.request, guest, claim.allocations, tree):
+                    raise errors.ClaimConflict(
+                        f"{label(claim.request)} has a claim of {card.name}, which {clause}. Give the card "
+                        "its former mode and state that in [pci] device_spec, or release the claim.",
+                        consumer=claim.consumer,
+                    )
                 # The disks of a guest that comes in, or that cannot be read now, are those that are claimed.
                 incoming = domain_demand.with_allocated_disk(guest, claim.allocations)
                 incoming = domain_demand.with_claimed_devices(incoming, claim, self.devices())

@@ -25,14 +25,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from agent.codec import decode
 from agent.cpuset import parse_cpu_set
-from agent.device_names import DASHED_UUID, PCI_ADDRESS, address_of, is_vfio
+from agent.device_names import CC_MODES, DASHED_UUID, PCI_ADDRESS, address_of, is_vfio
 from agent.driver import DescribedProvider, DeviceSigns, GroupMember, HostDevice, PassedDevice, RootSight
-from agent.durable.files import entries, link_name, read_bytes, read_number, read_text, vram_quota
+from agent.durable.files import cc_mode, entries, link_name, read_bytes, read_number, read_text, vram_quota
 from agent.durable.netlink import read_ports
 from agent.errors import DriverDataError, UsageError
 from drivers.host.domain_xml import DEFAULT_HUGE_PAGE_KIB
@@ -145,11 +144,6 @@ _MIGRATES = frozenset(f"{name}_vfio_pci" for name in ("mlx5", "hisi_acc", "pds",
 """The kernel's drivers of VFIO that migrate what they drive; others, such as nvgrace_gpu, drive a device that
 the plain one cannot.
 """
-_BLACKWELL = ((0x2900, 0x2A00), (0x2B80, 0x2E00), (0x2F00, 0x2F80), (0x3180, 0x3280))
-_CC_REGISTERS = {range(0x22F0, 0x2380): 0x1182CC} | dict.fromkeys((range(*ids) for ids in _BLACKWELL), 0x590)
-"""{ids of NVIDIA's GPUs: where in their BAR 0 the mode is}"""
-_CC_MODES = {0: "off", 1: "on", 3: "devtools"}
-_COMMAND, _MEMORY_SPACE = 4, 2
 _DEFAULT_ROUTE = "00000000"
 _DEPTH_MAX = 8
 SIGHT_SIZE_MAX = 2**20
@@ -229,35 +223,8 @@ class Sysfs:
             self.migration_driver(itself.address) if in_full else None,
             next((entry.name for entry in entries(path / "vfio-dev")), ""),
             (self._sys / "class" / "misc" / "iommu").exists(),
-            self.cc_mode(itself.address) if in_full else None,
+            cc_mode(path) if in_full else None,
         )
-
-    def cc_mode(self, address: str) -> str | None:
-        """In which mode of confidential computing the card is, one of NVIDIA's GPUs since Hopper: "on".
-
-        None where that cannot be read: only root may, while the card is awake, and not where a kernel with
-        strict access to I/O memory has given it to a driver.
-
-        Source: query_cc_mode of https://github.com/NVIDIA/gpu-admin-tools
-        """
-        path = self._path(address)
-        with suppress(OSError, ValueError):
-            product = int(read_text(path / "device") or "", 16)
-            register = next((at for products, at in _CC_REGISTERS.items() if product in products), None)
-            header = (read_bytes(path / "config", HEADER_BYTES) or b"").ljust(HEADER_BYTES, b"\0")
-            is_awake = read_text(path / "power_state") == "D0" and header[_COMMAND] & _MEMORY_SPACE
-            if register is None or not is_awake or read_text(path / "vendor") != "0x10de":
-                return None
-            with (
-                (path / "resource0").open("rb") as file,
-                mmap(file.fileno(), register + 4, access=ACCESS_READ) as bar,
-                memoryview(bar) as view,
-                view.cast("I") as words,
-            ):
-                word = words[register // 4]
-            is_bad = word == 0xFFFFFFFF or word >> 16 == 0xBADF
-            return None if is_bad else _CC_MODES.get(word & 3)
-        return None
 
     def passed(self, addresses: Mapping[str, bool], iommufd: Collection[str]) -> tuple[PassedDevice, ...]:
         """The devices of {address: whether libvirt binds it to VFIO's driver}."""
@@ -392,6 +359,8 @@ class Sysfs:
                     sight = decode(RootSight, json.loads(file.read(SIGHT_SIZE_MAX)))
                 if not all(map(is_address, (*sight.groups, *sight.groups.values()))):
                     raise UsageError("`groups` has what is no PCI address")
+                if not CC_MODES.keys() >= set(sight.cc_modes.values()):
+                    raise UsageError("`cc_modes` has what is no mode")
                 self._sight = (stamp, sight)
         except FileNotFoundError:
             self._sight = (0, RootSight())

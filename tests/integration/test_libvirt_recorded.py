@@ -1,12 +1,25 @@
 """The devices of recorded hosts, as the driver describes them over libvirt's own test driver."""
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from kits.libvirt_node import recorded_devices, recorded_domain, recorded_sysfs, write_node
+from kits.pci_tree import PciTree
+from kits.reshape import ROOT, World
 
-from agent.driver import DescribedProvider, DriverSettings, Guest, MoveInstruction, UsedUnit
+from agent.audit.auditor import Auditor, AuditReader
+from agent.carving.carver import Carver, CarvingJournal
+from agent.carving.kernel import Kernel
+from agent.driver import (
+    DeclaredCarving,
+    DescribedProvider,
+    DriverSettings,
+    Guest,
+    MoveInstruction,
+    UsedUnit,
+)
 from drivers.libvirt.driver import LibvirtDriver
 
 VF = '{"vendor_id": "8086", "product_id": "10ca", "physical_network": "physnet0"}'
@@ -233,3 +246,39 @@ def test_a_type_whose_class_was_named_brings_its_holders_along(hosts: Hosts) -> 
     (move,) = moves(driver, name, name)
     assert (move.moved_resources, move.becomes) == ({"VGPU": 16}, {"VGPU": "CUSTOM_VDESK"})
     assert move.consumers == {guests(driver)["vm-mdev"].uuid: {"VGPU": 1}}
+
+
+def test_what_root_reads_of_a_card_reaches_the_audit_and_the_status(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the register over the file to an agent: the guest has the card, and its mode changes."""
+    file, tree = tmp_path / "seen.json", PciTree(tmp_path / "root")
+    monkeypatch.setattr("drivers.libvirt.driver.ROOT_SIGHT", file)
+    bar = tree.add_h100(GPU.removeprefix("pci:"), 0) / "resource0"
+    carver = Carver(Kernel(tree.sys, 0.1, tree.proc), CarvingJournal(tmp_path / "run"), DeclaredCarving())
+    driver = hosts("domains", ("vm-gpu",))
+
+    def read(mode: int, power: str) -> None:
+        (bar.parent / "power_state").write_text(power)
+        with bar.open("r+b") as registers:
+            registers.seek(0x1182CC)
+            registers.write(bytes([mode]))
+        assert carver.tell(file) == ()
+
+    with World(tmp_path) as world:
+        world.reconciler.replace_driver(driver)
+        audit = Auditor(AuditReader(world.tracker, world.client, ROOT, driver.guests, dict)).audit
+        (guest,) = driver.guests()
+        steps = ((0, "", False), (0, "D0", False), (1, "D0", True), (0, "D3cold", True), (0, "D0", False))
+        for mode, power, wrong in steps:
+            if power:
+                read(mode, power)
+            assert world.again().error is None
+            found = [each.reason for each in audit().findings if each.kind == "wrong mode"]
+            said = [each for each in driver.unmatched_options() if GPU.removeprefix("pci:") in each]
+            assert len(found) == len(said) == wrong, (mode, power, found)
+            why = "is in the mode on of confidential computing, and by its [pci] device_spec it is off"
+            assert all(f"{guest.uuid} has 1 PGPU of" in each and why in each for each in found)
+            assert all(why in each for each in said)
+        file.write_text(json.dumps({"cc_modes": {GPU: "On"}}))
+        assert world.again().error is None and [*driver.unmatched_options()][-1].startswith(f"{file} cannot")

@@ -26,10 +26,10 @@ from agent.claims.attribution import gone_units, use_of
 from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.domain_demand import request_for_domain, why_on_no_provider
 from agent.claims.refusal import amounts_text, provider_label
-from agent.claims.request import ClaimRequest, RequestGroup, card_obstacle, is_confidential
+from agent.claims.request import ClaimRequest, RequestGroup, wrong_cards
 from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference
-from agent.device_names import CONFIDENTIAL, NO_MAC, address_of
+from agent.device_names import NO_MAC, address_of
 from agent.driver import Guest, GuestState
 from agent.errors import by_force
 from agent.moves.states import request_for_allocations
@@ -429,31 +429,24 @@ class WrongMode(FindingKind):
     rows = (
         TableRow(
             "A guest with SEV-SNP or TDX has a card that is not confidential, or another guest has one that "
-            "is: its `cc_mode` in `[pci] device_spec` changed under the guest, or under its claim.",
+            "is: its `cc_mode` in `[pci] device_spec` changed under the guest, or under its claim. Or the "
+            "card is in another mode than `cc_mode`: `plimsoll devices apply` has read it.",
             "None: give the card its former mode, and state it; or release the claim, by force if its guest "
-            "runs, and claim again.",
+            "runs, and claim again. After a change of the mode, run `plimsoll devices apply`.",
             "no",
         ),
     )
 
     def judge_row(self, case: RowCase) -> Iterator[Finding]:
         """What the guest uses and what is claimed for it, by the traits of the cards."""
-        guest, claim = case.row.guest, case.row.claimed.get(case.instance)
-        confidential = is_confidential(claim.request) if claim is not None else False
-        if guest is not None and guest.encryption:
-            confidential = guest.encryption <= CONFIDENTIAL
-        asked = claim.request.groups if claim is not None else ()
-        group = RequestGroup(required=tuple(any_of for each in asked for any_of in each.required))
-        for uuid, amounts in sorted(case.row.needed.items()):
-            card = case.observation.host.tree.get(uuid)
-            clause = card and card_obstacle(confidential, group, amounts, card)
-            if card is None or not clause:
-                continue
+        claim = case.row.claimed.get(case.instance)
+        request, needed = claim.request if claim is not None else None, case.row.needed
+        for card, clause in wrong_cards(request, case.row.guest, needed, case.observation.host.tree):
             yield Finding(
                 self.name,
                 case.instance,
-                f"{case.instance} has {amounts_text(amounts)} of {card.name}, which {clause}. Give the card "
-                "its former mode and state that in [pci] device_spec, or "
+                f"{case.instance} has {amounts_text(needed[card.uuid])} of {card.name}, which {clause}. Give "
+                "the card its former mode and state that in [pci] device_spec, or "
                 f"{_end_of(case, case.instance)}.",
-                {**case.evidence, "provider": uuid, "traits": sorted(card.traits)},
+                {**case.evidence, "provider": card.uuid, "traits": sorted(card.traits)},
             )

@@ -72,7 +72,7 @@ class DeviceFacts:
     cards in mixed-size mode, `vgpu_names` {its address: {number: name}} the types that it can have now.
     `memory_cells` {NUMA cell without CPUs: what the kernel tells of it}. `vgpu_gib` {card's address: {number
     of a vGPU type: GiB of its frame buffer}} is remembered, because the names are not always there. `groups`
-    {GPU: first one of its group} as of `RootSight`.
+    {GPU: first one of its group} and `cc_modes` {GPU: its mode} as of `RootSight`.
     `bridges` {card's address: what is above it, from its root complex down; see `Sysfs.bridges`}.
     `migration_drivers` {function's address: driver of VFIO that can migrate it}; `vgpu_branch` is that of the
     host's vGPU driver, such as "550". `ports` {virtual function's address: the MAC address and VLAN that its
@@ -95,6 +95,7 @@ class DeviceFacts:
     withheld: frozenset[str] = frozenset()
     vram: Mapping[str, tuple[int | None, bool]] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
+    cc_modes: Mapping[str, str] = field(default_factory=dict)
 
     def near_cell(self, cell: int | None) -> int | None:
         """The cell whose guests are nearest to a card of this cell: it has CPUs, if any is known to."""
@@ -448,7 +449,8 @@ def _traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
     device = context.card.device
     if mdev_specs_of(context.card, context.settings.mdevs) and device.address not in context.held:
         traits |= {device_names.vendor_trait(device.vendor_id), device_names.product_trait(device.product_id)}
-    return frozenset(traits - context.facts.withheld)
+    real = context.facts.cc_modes.get(device.address)
+    return device_names.with_real_mode(traits, real) - context.facts.withheld
 
 
 def migration_traits(
@@ -624,10 +626,19 @@ def usable(facts: DeviceFacts, guests: DomainCapabilities | None) -> DeviceFacts
 
 def unusable_modes(cards: Iterable[DescribedProvider], guests: DomainCapabilities | None) -> Iterator[str]:
     """A sentence for the cards that no guest can have because of their confidential mode."""
-    why = no_confidential_devices(guests)
-    names = ", ".join(card.name for card in cards if device_names.CC in card.traits)
+    why, names = no_confidential_devices(guests), []
+    for card in cards:
+        wrong = device_names.wrong_mode(card.traits)
+        if wrong:
+            yield (
+                f"No guest gets {card.name}: it {wrong}. Change the mode or cc_mode; as root, `plimsoll "
+                "devices apply` reads the mode."
+            )
+        elif device_names.CC in card.traits:
+            names.append(card.name)
     if names and why:
-        yield f"[pci] device_spec states a cc_mode for which no guest can have {names}: {why}."
+        listed = ", ".join(names)
+        yield f"[pci] device_spec states a cc_mode for which no guest can have {listed}: {why}."
 
 
 # Functions over vDPA

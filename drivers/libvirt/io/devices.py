@@ -161,6 +161,7 @@ class DeviceReader:
                 ports=ports,
                 memory_cells=self._sysfs.memory_cells(),
                 groups=sight.groups,
+                cc_modes=sight.cc_modes,
             )
         except BaseException:
             self._pending_reads.add_all_devices()  # those that were taken are not read yet

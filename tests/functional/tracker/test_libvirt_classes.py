@@ -24,9 +24,11 @@ from agent.claims.claim import UNRESTRICTED, Restriction
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain
 from agent.claims.parse_request import parse_claim
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.driver import Cell, GuestState
+from agent.driver import Cell, Guest, GuestState
 from agent.errors import ClaimConflict, DoesNotFit, DriverDataError
 from agent.fleet.answer import AskedRequest, Verdict, where
+from agent.gate.decision import GateOutcome
+from agent.gate.gate import GuestAdmission
 from agent.moves.states import MoveKind
 from agent.placement.client import ConsumerAllocations
 from drivers.host.domain_xml import read_needs
@@ -254,7 +256,15 @@ def show_cards(stage: Stage, first: str, second: str = "", qemu: Version = (10, 
     kinds = {kind.replace("_", "-"): count for kind, count in slots.items()}
     guests = DomainCapabilities("kvm", features=frozenset(kinds), slots=kinds, qemu=qemu)
     stage.driver.host = replace(stage.driver.host, guests=guests)
-    stage.show(devices=DeviceSettings(parse_device_specs(tuple(specs))), facts=FACTS["boot"])
+    stage.show(
+        devices=DeviceSettings(parse_device_specs(tuple(specs))),
+        facts=replace(FACTS["boot"], cc_modes=stage.driver.facts.cc_modes),
+    )
+
+
+def see_mode(stage: Stage, mode: str) -> None:
+    """What root read of the first card; "": nothing."""
+    stage.show(facts=replace(stage.driver.facts, cc_modes={"0000:43:00.0": mode} if mode else {}))
 
 
 def with_card(model: str = "", mode: str = "") -> ClaimRequest:
@@ -296,8 +306,10 @@ def test_a_card_that_a_scheduler_gave_to_the_wrong_guest_is_not_claimed(stage: S
     asked_for = with_card()
     card = {stage.world.uuid(FIRST): {T4: 1}, ROOT: {"VCPU": 1, "MEMORY_MB": 256}}
     stage.world.raw.write_allocations(ConsumerAllocations(asked_for.consumer, card, None, "demo", "admin"))
-    with pytest.raises(ClaimConflict, match=f"1 {T4} asked, 1 held, has trait CUSTOM_CC: only guests with"):
-        stage.world.tracker.claim(asked_for)
+    for mode, why in (("", "has trait CUSTOM_CC: only guests with"), ("off", "is in the mode off of conf")):
+        see_mode(stage, mode)
+        with pytest.raises(ClaimConflict, match=f"1 {T4} asked, 1 held, {why}"):
+            stage.world.tracker.claim(asked_for)
     assert stage.world.tracker.claims() == {}
 
 
@@ -339,6 +351,80 @@ def test_a_mode_that_changes_under_a_claim_is_a_finding_and_the_card_stays(
             stage.world.tracker.claim(other)
     show_cards(stage, before, "" if model else "on", tdx=2)
     assert findings(stage) == []
+
+
+@pytest.mark.parametrize(
+    ("stated", "real", "model"),
+    [
+        ("on", "off", "intel-tdx"),
+        ("on", "devtools", "intel-tdx"),
+        ("devtools", "on", "intel-tdx"),
+        ("off", "on", ""),
+        ("", "on", ""),
+        ("", "devtools", ""),
+    ],
+)
+def test_a_card_that_is_in_another_mode_than_is_stated_is_given_to_nobody(
+    stage: Stage, stated: str, real: str, model: str
+) -> None:
+    """To no guest of either kind, until what root reads is what is stated; on a host of one kind as well."""
+    show_cards(stage, stated, "off", tdx=2)
+    see_mode(stage, real)
+    (card,) = (each for each in stage.world.tree() if each.name == FIRST)
+    assert {each for each in card.traits if each.startswith("CUSTOM_CC")} == {
+        "CUSTOM_CC",
+        f"CUSTOM_CC_{real}_NOT_{stated or 'off'}".upper(),
+    }
+    assert SECOND in stage.world.placed(stage.world.tracker.claim(with_card()).claim.consumer)
+    why = f"is in the mode {real} of confidential computing, and by its .* it is {stated or 'off'}"
+    trait = "CUSTOM_CC_DEVTOOLS" if stated == "devtools" else ""
+    for request_ in (with_card("intel-tdx", trait), with_card()):
+        with pytest.raises(DoesNotFit, match=why):
+            stage.world.tracker.claim(request_)
+    see_mode(stage, stated or "off")
+    claim = stage.world.tracker.claim(with_card(model, trait)).claim
+    assert FIRST in stage.world.placed(claim.consumer) and findings(stage) == []
+
+
+@pytest.mark.parametrize(("real", "stated", "model"), [("off", "on", "intel-tdx"), ("on", "off", "")])
+def test_a_mode_that_really_changes_under_a_claim_is_a_finding_and_its_guest_does_not_start(
+    stage: Stage, real: str, stated: str, model: str
+) -> None:
+    """The claim keeps the card, a running guest too, and nothing moves; what is not read says nothing."""
+    show_cards(stage, stated, "" if model else "on", tdx=2)
+    claim = stage.world.tracker.claim(with_card(model)).claim
+    launch = "<launchSecurity type='tdx'/>" if model else ""
+    xml = domain(1, memory_mb=256, inside=launch, devices=HOSTDEV.format("43"))
+    xml = xml.replace(domain_uuid(1), claim.consumer)
+    vm = replace(_guest(stage, xml), state=GuestState.RUNNING)
+    admission = GuestAdmission(stage.world.tracker, stage.world.client, stage.world.journal.devices)
+    see_mode(stage, stated)
+    assert admission.admit(vm).outcome is GateOutcome.HELD and findings(stage) == []
+    see_mode(stage, real)
+    for runs in (False, True):
+        stage.driver.xml = (xml,) * runs
+        stage.show()
+        (finding,) = findings(stage)
+        assert (finding.kind, finding.subject) == ("wrong mode", claim.consumer)
+        assert f"{FIRST}, which is in the mode {real} of conf" in finding.reason
+        assert f"device_spec it is {stated}" in finding.reason and claim.consumer in finding.reason
+        with pytest.raises(ClaimConflict, match=f"has a claim of {FIRST}, which is in the mode {real} of"):
+            admission.admit(vm)
+    before = stage.world.placed(claim.consumer)
+    assert FIRST in before and stage.world.tracker.claims()[claim.consumer].units == claim.units
+    with pytest.raises(DoesNotFit, match=f"is in the mode {real} of"):
+        stage.world.tracker.claim(with_card(model))
+    see_mode(stage, "")
+    assert admission.admit(vm).outcome is GateOutcome.HELD and findings(stage) == []
+    assert stage.world.placed(claim.consumer) == before
+
+
+def _guest(stage: Stage, xml: str) -> Guest:
+    """The guest as the driver reads its domain."""
+    before, stage.driver.xml = stage.driver.xml, (xml,)
+    (found,) = stage.driver.guests()
+    stage.driver.xml = before
+    return found
 
 
 def of_domain(stage: Stage, kind: str, bus: str = "") -> DomainDemand:

@@ -14,7 +14,7 @@ from kits.vram_card import CARD, FUNCTIONS, XeGpu
 
 from agent.carving.carver import Carver, CarvingJournal
 from agent.carving.carving import MigInstance, Plan, Sight, Step, StepKind
-from agent.carving.kernel import Kernel, NvidiaSmi, joined_groups, vfio_uses
+from agent.carving.kernel import Kernel, NvidiaSmi, joined_groups, vfio_uses, write_text
 from agent.codec import decode
 from agent.device_names import mig_slices
 from agent.driver import DeclaredCarving, RootSight
@@ -662,3 +662,82 @@ def test_groups_before_and_now(former: str, seen: str, groups: str) -> None:
     before = {gpu: group[0] for group in former.split() for gpu in group}
     now = {gpu: frozenset(group) for group in seen.split() for gpu in group}
     assert joined_groups(before, now) == {gpu: group[0] for group in groups.split() for gpu in group}
+
+
+H100 = "0000:18:00.0"
+
+
+def test_modes_are_read_and_stay_known_while_a_card_cannot_be_read(tmp_path: Path) -> None:
+    """What is gone, or has no such mode any more, is forgotten; what was never read is left out."""
+    tree = PciTree(tmp_path)
+    for number, word in enumerate((0, 1, 3, 0xFFFFFFFF, 0xFFFFFFFF)):
+        tree.add_h100(f"0000:{number}8:00.0", word)
+    tree.add("0000:58:00.0", "vfio-pci", vendor="0x10de", device="0x1eb8")
+    (tree.add_h100("0000:18:10.0", 0) / "physfn").symlink_to(tree.devices / "0000:18:00.0")
+    kernel = Kernel(tree.sys, 0.1, tree.proc)
+    known = {"0000:08:00.0": "on", "0000:38:00.0": "on", "0000:58:00.0": "on", "0000:99:00.0": "on"}
+    for links in (False, True):
+        found = kernel.sight(RootSight(cc_modes=known), links=links)
+        assert found.cc_modes == {
+            "0000:08:00.0": "off",
+            "0000:18:00.0": "on",
+            "0000:28:00.0": "devtools",
+            "0000:38:00.0": "on",
+        }
+    (tree.devices / "0000:08:00.0" / "resource0").unlink()
+    assert kernel.sight(found, links=False).cc_modes == found.cc_modes
+
+
+@pytest.mark.parametrize(
+    ("files", "driver", "control", "mode"),
+    [
+        ({}, "vfio-pci", "auto", "on"),
+        ({"enable": "1"}, "vfio-pci", "auto", None),
+        ({}, "vfio-pci", "on", None),
+        ({}, "nvidia", "auto", None),
+        ({"enable": "what"}, "vfio-pci", "auto", None),
+    ],
+)
+def test_a_card_that_sleeps_under_vfio_is_woken_to_be_read_and_sleeps_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str],
+    driver: str,
+    control: str,
+    mode: str | None,
+) -> None:
+    """None that a guest has, whose own power it is, and none of a driver of the host.
+
+    The kernel wakes a device before the write of `on` ends (Documentation/ABI/testing/sysfs-devices-power).
+    """
+    tree, states = PciTree(tmp_path), {"on": "D0", "auto": "D3hot"}
+    card = tree.add_h100(H100, 1, power_state="D3hot", **files)
+    tree.bind(H100, driver)
+    (card / "power" / "control").write_text(f"{control}\n")
+    written = []
+
+    def write(path: Path, text: str) -> None:
+        write_text(path, text)
+        written.append((path, text))
+        (card / "power_state").write_text(states[text])
+
+    monkeypatch.setattr("agent.carving.kernel.write_text", write)
+    found = Kernel(tree.sys, 0.1, tree.proc).sight(RootSight(), links=False)
+    assert found.cc_modes == ({H100: mode} if mode else {})
+    file = tree.devices / H100 / "power" / "control"
+    assert written == ([(file, "on"), (file, "auto")] if mode else [])
+    assert file.read_text().strip() == control
+
+
+def test_a_card_that_cannot_be_woken_keeps_its_known_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = PciTree(tmp_path)
+    tree.add_h100(H100, 1, power_state="D3hot")
+
+    def fails(path: Path, text: str) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("agent.carving.kernel.write_text", fails)
+    found = Kernel(tree.sys, 0.1, tree.proc).sight(RootSight(cc_modes={H100: "off"}), links=False)
+    assert found.cc_modes == {H100: "off"}

@@ -508,6 +508,7 @@ def test_the_kernel_decides_for_a_vendors_own_driver_of_vfio_too(
     assert read(tree, GPU).migration_driver == driver
 
 
+BAD_MODES = '{"cc_modes": {"0000:18:00.0": "On"}}'
 BAD_GROUPS = '{"groups": {"0000:18:00.0": "first/of/all"}}'
 DEEP = "[" * 100_000
 
@@ -528,7 +529,7 @@ def test_what_root_saw_of_a_bound_device_decides_for_an_agent_that_may_not_look(
     assert migrating() == by_name and sysfs.root_sight() == (RootSight(), "")
     seen = {NIC: {"mlx5_vfio_pci": False}, GPU: {"other_vfio_pci": True}, SOUND: {"new_vfio_pci": True}}
     for number, text in enumerate(
-        (json.dumps({"migrates": seen}), "{", "[]", '{"migrates": {"a": 1}}', BAD_GROUPS, DEEP), 1
+        (json.dumps({"migrates": seen}), "{", "[]", '{"migrates": {"a": 1}}', BAD_GROUPS, BAD_MODES, DEEP), 1
     ):
         file.write_text(text)
         os.utime(file, (number, number))

@@ -217,6 +217,12 @@ def test_a_host_that_cannot_give_devices_to_such_guests_says_so(
     card = DescribedProvider("card", traits=frozenset({"CUSTOM_CC", "CUSTOM_CC_ON", "CUSTOM_A"}))
     sentences = list(unusable_modes([card, DescribedProvider("other")], guests))
     assert [why in sentence and "card" in sentence for sentence in sentences] == [True] * bool(why)
+    off = replace(card, name="off", traits=frozenset({"CUSTOM_CC", "CUSTOM_CC_OFF_NOT_ON"}))
+    other, *same = unusable_modes([off, card], guests)
+    assert other.startswith(
+        "No guest gets off: it is in the mode off of confidential computing, and by its [pci]"
+    )
+    assert same == sentences
     facts = usable(DeviceFacts(), guests)
     assert facts.withheld == ({"CUSTOM_CC_ON", "CUSTOM_CC_DEVTOOLS"} if why else set())
 
