@@ -477,9 +477,9 @@ class DeclaredCarving:
     `mdev_types` {id of a type: the functions or cards on which it may be made; empty: any that offers it}.
     `mixed` are cards in mixed-size mode, whose functions have the types that claims and domains need. With
     `ports` functions of network cards get the MAC addresses and VLANs again that they had. `mig` {card: MIG
-    instances, each a profile and the memory slice in which it starts, such as 3g.20gb:4}. `quanta` {card:
-    execution quantum in ms and preemption timeout in us of each of its virtual functions, such as 25/500000}.
-    With `links` the groups of GPUs that XGMI or NVLink joins are to be known.
+    instances, each a profile and the memory slice in which it starts, such as 3g.20gb:4}. `quotas` {option of
+    [devices]: {card: the pair that each of its virtual functions gets by it, such as 25/500000}}. With
+    `links` the groups of GPUs that XGMI or NVLink joins are to be known.
     """
 
     vfs: Mapping[str, int] = field(default_factory=dict)
@@ -490,7 +490,7 @@ class DeclaredCarving:
     mixed: frozenset[str] = frozenset()
     ports: bool = False
     mig: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    quanta: Mapping[str, str] = field(default_factory=dict)
+    quotas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     links: bool = False
 
     def allows(self, type_id: str, function: str, card: str) -> bool:

@@ -127,7 +127,8 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
     HostRow(
         ("CUSTOM_VRAM_*",),
         "never",
-        "[devices] vram_cards: virtual functions of GPUs by their VRAM, on the card's provider",
+        "[devices] vram_cards: virtual functions of GPUs by their VRAM, on the card's provider; their time, "
+        "contexts and doorbells by execution_quanta and context_quotas",
         difference="nova has one class for all functions of a model, and does not read their VRAM",
     ),
     HostRow(

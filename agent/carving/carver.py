@@ -125,7 +125,7 @@ class Carver:
             *declared.vgpu_types,
             *declared.mixed,
             *declared.mig,
-            *declared.quanta,
+            *(card for cards in declared.quotas.values() for card in cards),
             *(address for need in self.needed for address in (need.unit.card, need.unit.parent)),
         )
         object.__setattr__(self, "_named", frozenset(named))

@@ -76,8 +76,8 @@ class SeenFunction:
     With `vram` it has a quota of VRAM: then `vgpu_type` is its MiB, None where they cannot be changed. `port`
     is what its network card has for it, as of `agent.device_names.PORT`; empty where that is not told. `mig`
     {MIG instance, as of `DeclaredCarving`: it}, None where the card is not in that mode; `mig_problem` says
-    why that cannot be asked. `quanta` are those of a virtual function, as of `DeclaredCarving`, None where
-    its driver tells none.
+    why that cannot be asked. `quotas` {option of `QUOTAS`: the pair that a virtual function has, or all pairs
+    where they are not the same for each GT of its card} where its driver tells it.
     """
 
     address: str
@@ -98,7 +98,7 @@ class SeenFunction:
     port: str = ""
     mig: Mapping[str, MigInstance] | None = None
     mig_problem: str = ""
-    quanta: str | None = None
+    quotas: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def told_type(self) -> str:
@@ -108,10 +108,14 @@ class SeenFunction:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """{address: function} of the functions that exist, and {uuid: mediated device}."""
+    """{address: function} of the functions that exist, and {uuid: mediated device}.
+
+    `debugfs_problem`: why nothing can be written to debugfs, and what to do; empty where it can.
+    """
 
     functions: Mapping[str, SeenFunction] = field(default_factory=dict)
     mdevs: Mapping[str, Mdev] = field(default_factory=dict)
+    debugfs_problem: str = ""
 
     def card_of(self, address: str) -> str:
         """The card of a virtual function, also of one that is still to be made; else the address itself."""
@@ -172,7 +176,7 @@ class Carving:
     `vfs` {card: number of virtual functions}, `drivers` {function: the only driver it may have}, `vf_drivers`
     {card: the same for all of its virtual functions}, `types` {function: vGPU type}. `holders` {address of a
     function, or uuid: who has it}. `mixed` are the cards whose functions have no other types than these.
-    `ports` {virtual function: what its network card is to have for it}, `mig` and `quanta` as of
+    `ports` {virtual function: what its network card is to have for it}, `mig` and `quotas` as of
     `DeclaredCarving`.
     """
 
@@ -185,7 +189,7 @@ class Carving:
     mixed: frozenset[str] = frozenset()
     ports: Mapping[str, str] = field(default_factory=dict)
     mig: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    quanta: Mapping[str, str] = field(default_factory=dict)
+    quotas: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def held_on(self, function: str) -> Iterator[str]:
         """Clauses on who has the function itself, or a mediated device on it."""
@@ -200,9 +204,12 @@ def on_mixed_cards(
     declared: DeclaredCarving, needed: Iterable[NeededUnit], seen: Seen
 ) -> tuple[DeclaredCarving, tuple[NeededUnit, ...]]:
     """What is declared and needed on cards in mixed-size mode, and nothing of other cards."""
-    quanta = {card: quanta for card, quanta in declared.quanta.items() if card in declared.mixed}
+    quotas = {
+        option: {card: pair for card, pair in pairs.items() if card in declared.mixed}
+        for option, pairs in declared.quotas.items()
+    }
     return (
-        DeclaredCarving(mdev_types=declared.mdev_types, mixed=declared.mixed, quanta=quanta),
+        DeclaredCarving(mdev_types=declared.mdev_types, mixed=declared.mixed, quotas=quotas),
         tuple(need for need in needed if seen.card_of(need.unit.parent) in declared.mixed),
     )
 
@@ -258,7 +265,7 @@ def join(
         mixed=declared.mixed,
         ports=ports,
         mig=declared.mig,
-        quanta=declared.quanta,
+        quotas=declared.quotas,
     )
     return carving, tuple(problems)
 
@@ -385,9 +392,17 @@ class StepKind(StrEnum):
     MIG = "mig"
     MIG_COMPUTE = "mig_compute"
     QUANTA = "quanta"
+    CONTEXTS = "contexts"
     NUM_VF = "num_vf"
     CREATE_MDEV = "create_mdev"
     REMOVE_MDEV = "remove_mdev"
+
+
+QUOTAS: Mapping[StepKind, tuple[str, tuple[str, str]]] = {
+    StepKind.QUANTA: ("execution_quanta", ("exec_quantum_ms", "preempt_timeout_us")),
+    StepKind.CONTEXTS: ("context_quotas", ("contexts_quota", "doorbells_quota")),
+}
+"""{step: (option of [devices], the two files of Intel's xe)}: what each virtual function of a card gets."""
 
 
 class Sight(StrEnum):
@@ -414,7 +429,9 @@ _STEP_TEXTS: Mapping[StepKind, str] = {
     StepKind.MIG_COMPUTE: "create the compute instance of the MIG instance {value} on {function}",
     StepKind.PORT: "give {function} the MAC address {value} on its card",
     StepKind.VRAM: "write {value} MiB to vram_quota of {function}",
-    StepKind.QUANTA: "write {value} to exec_quantum_ms and preempt_timeout_us of {function}",
+    **{
+        kind: f"write {{value}} to {' and '.join(pair)} of {{function}}" for kind, (_, pair) in QUOTAS.items()
+    },
     StepKind.NUM_VF: "let amd-smi give {function} {value} virtual functions",
     StepKind.CREATE_MDEV: "create mediated device {unit} of type {value} on {function}",
     StepKind.REMOVE_MDEV: "remove mediated device {unit} of type {value} on {function}",
@@ -503,7 +520,8 @@ class _Planner:
         wanted = self._carving
         named = {*wanted.drivers, *wanted.types, *(mdev.parent for mdev in wanted.mdevs.values())}
         there = wanted.mixed & self._functions.keys()
-        cards = {*wanted.vfs, *wanted.vf_drivers, *wanted.mig, *wanted.quanta, *there}
+        quotas = (card for cards in wanted.quotas.values() for card in cards)
+        cards = {*wanted.vfs, *wanted.vf_drivers, *wanted.mig, *quotas, *there}
         return sorted(cards | {*map(self._seen.card_of, named)})
 
     def plan_card(self, card: str) -> None:
@@ -528,7 +546,7 @@ class _Planner:
         if card in wanted.mig and not self._plan_mig(card, wanted.mig[card]):
             return
         addresses = [each for each in sorted(self._functions) if self._functions[each].card == card]
-        self._plan_quanta(card, addresses)
+        self._plan_quotas(card, addresses)
         # A type that is not wanted, or not in that place, stands in the way of others: it is taken away.
         for address in addresses if card in wanted.mixed else ():
             there, vgpu = self._functions[address], wanted.types.get(address)
@@ -588,16 +606,35 @@ class _Planner:
                 self._add(StepKind.MIG_COMPUTE, card, card, instance, made.number)
         return True
 
-    def _plan_quanta(self, card: str, addresses: Collection[str]) -> None:
-        """The quanta of these functions of the card, also while guests run on them."""
-        quanta = self._carving.quanta.get(card)
-        if quanta is None:
-            return
-        if not addresses and card not in self._carving.vfs:
-            self.refusals.append(f"{card} has no virtual functions, and [devices] execution_quanta names it.")
-        for address in addresses:
-            if self._functions[address].quanta != quanta:
-                self._add(StepKind.QUANTA, card, address, quanta)
+    def _plan_quotas(self, card: str, addresses: Collection[str]) -> None:
+        """The quotas of these functions of the card; execution quanta also while guests run on them.
+
+        xe, as the driver of a virtual function, asks for contexts and doorbells once.
+
+        Source: drivers/gpu/drm/xe/xe_gt_sriov_vf.c of Linux (`vf_get_submission_cfg`)
+        """
+        for kind, (option, _) in QUOTAS.items():
+            pair = self._carving.quotas.get(option, {}).get(card)
+            problem = self._seen.debugfs_problem if kind is StepKind.CONTEXTS else ""
+            if pair is None:
+                continue
+            if not addresses and card not in self._carving.vfs:
+                self.refusals.append(f"{card} has no virtual functions, and [devices] {option} names it.")
+            elif problem:
+                self.refusals.append(f"{card}: [devices] {option} cannot be written: {problem}.")
+            for address in addresses if not problem else ():
+                function = self._functions[address]
+                uses = [*function.uses] if kind is StepKind.CONTEXTS else []
+                if kind is StepKind.CONTEXTS and function.driver == "xe":
+                    uses.append("its driver xe asked for them when it was bound")
+                told = function.quotas.get(option, "none")
+                if told != pair and uses:
+                    self.refusals.append(
+                        f"{address} has {told}, and [devices] {option} wants {pair}; they cannot change "
+                        f"while the device is in use: {'; '.join(uses)}."
+                    )
+                elif told != pair:
+                    self._add(kind, card, address, pair)
 
     def _on(self, card: str, wanted: Mapping[str, _T]) -> dict[str, _T]:
         return {function: value for function, value in wanted.items() if self._seen.card_of(function) == card}

@@ -11,7 +11,8 @@ Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci,
 https://docs.kernel.org/PCI/pci-iov-howto.html, https://docs.kernel.org/driver-api/vfio.html,
 https://docs.kernel.org/driver-api/vfio-mediated-device.html,
 https://docs.kernel.org/core-api/cpu_hotplug.html, https://docs.kernel.org/admin-guide/pm/cpufreq.html
-Documentation/ABI/testing/sysfs-driver-intel-xe-sriov of Linux 7.0, and `amd-smi set --num-vf` of
+Documentation/ABI/testing/sysfs-driver-intel-xe-sriov of Linux 7.0, fs/debugfs/file.c (`debugfs_locked_down`),
+xe_gt_sriov_pf_debugfs.c and xe_sriov_pf_provision.c of 6.12 and 6.19, and `amd-smi set --num-vf` of
 https://github.com/amd/MxGPU-Virtualization, smi-lib/docs/how_to/amdsmi_cli_usage.md
 """
 
@@ -28,7 +29,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent.carving.carving import NAME, NUMBER, Mdev, MigInstance, Seen, SeenFunction, Sight, Step, StepKind
+from agent.carving.carving import (
+    NAME,
+    NUMBER,
+    QUOTAS,
+    Mdev,
+    MigInstance,
+    Seen,
+    SeenFunction,
+    Sight,
+    Step,
+    StepKind,
+)
 from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
 from agent.device_names import DASHED_UUID, MIG_INSTANCE, PCI_ADDRESS, PORT, is_vfio, vgpu_gib
 from agent.driver import RootSight
@@ -106,8 +118,7 @@ AMD_SMI = "/usr/local/bin/amd-smi"
 """Where GIM's package installs it."""
 TOOL_S = 30.0
 TOOL_SIZE_MAX = 2**20
-QUANTA_FILES = ("exec_quantum_ms", "preempt_timeout_us")
-QUANTA = re.compile(r"[0-9]{1,9}/[0-9]{1,9}", re.ASCII)
+PAIR = re.compile(r"[0-9]{1,9}/[0-9]{1,9}", re.ASCII)
 
 _VGPU_NAME = re.compile(r"^([0-9]{1,9}) *: *(\S.*?) *$", re.ASCII | re.MULTILINE)
 _FRAME_BUFFER = re.compile(r"\bframebuffer=([0-9]{1,9})M\b", re.ASCII)
@@ -138,7 +149,9 @@ class Kernel:
         self._probe = sys / "bus" / "pci" / "drivers_probe"
         self._drivers = sys / "bus" / "pci" / "drivers"
         self._mdevs = sys / "bus" / "mdev" / "devices"
-        self._shown = sys / "kernel" / "debug" / "vfio"
+        self._lockdown = sys / "kernel" / "security" / "lockdown"
+        self._debugfs = sys / "kernel" / "debug"
+        self._dri = self._debugfs / "dri"
         self._wait_s = wait_s
         self._nvidia_smi = NvidiaSmi()
         self._mig: dict[str, Mapping[str, MigInstance] | None] = {}
@@ -165,7 +178,18 @@ class Kernel:
                 self._mig[address] = self._nvidia_smi.instances(address)
             instances, problem = self._mig.get(address), self._nvidia_smi.problem(address)
             functions[address] = replace(function, port=port, mig=instances, mig_problem=problem)
-        return Seen(functions, dict(self._existing_mdevs()))
+        problem = ""
+        if not entries(self._debugfs):
+            problem = (
+                "debugfs is not mounted, or hidden from this user: as root, run `systemctl start "
+                "sys-kernel-debug.mount`"
+            )
+        elif "[none]" not in (read_text(self._lockdown) or "[none]"):
+            problem = (
+                "the kernel is locked down, as with Secure Boot, and lets nobody write to debugfs; take the "
+                "card out of the option, or boot without lockdown"
+            )
+        return Seen(functions, dict(self._existing_mdevs()), problem)
 
     def sight(self, former: RootSight, *, links: bool) -> RootSight:
         """What only root sees of devices now; without `links`, with the groups of `former`.
@@ -179,7 +203,7 @@ class Kernel:
         """
         migrates = {
             shown.name: {link_name(self._devices / shown.name / "driver"): (shown / "migration").is_dir()}
-            for shown in entries(self._shown)
+            for shown in entries(self._debugfs / "vfio")
             if PCI_ADDRESS.fullmatch(shown.name)
         }
         modes = cc_modes(entries(self._devices), former.cc_modes, _awake)
@@ -229,6 +253,10 @@ class Kernel:
                     lambda: read_number(file) == number and bool(number or not _vfs(device)),
                     f"the driver does not make {functions}; the kernel's log may say why",
                 )
+                # After a write to debugfs, xe keeps quotas without functions, and gives none to new ones.
+                with contextlib.suppress(FileNotFoundError, PermissionError):
+                    if number == 0:
+                        write_text(self._dri / step.function / "sriov" / "restore_auto_provisioning", "1")
             case StepKind.OVERRIDE:
                 write_text(device / "driver_override", _part(NAME, step.value) if step.value else "")
             case StepKind.UNBIND:
@@ -300,18 +328,55 @@ class Kernel:
             sizes,
             vgpu_place,
             quota is not None,
-            quanta=_quanta(device),
+            quotas={name: pair for kind, (name, _) in QUOTAS.items() if (pair := self._quota(kind, device))},
+        )
+
+    def _quota_folders(self, kind: StepKind, device: Path) -> list[Path]:
+        """The folders with the quotas of a virtual function: contexts and doorbells are of each GT."""
+        folders = [sriov_profile(device) or device]
+        if kind is StepKind.CONTEXTS:
+            vf, card = f"vf{_vf_number(device) + 1}", self._dri / link_name(device / "physfn")
+            folders = sorted(card.glob(f"sriov/{vf}/tile*/gt*")) or sorted(card.glob(f"gt*/{vf}"))
+        return [each for each in folders if (each / QUOTAS[kind][1][0]).exists()]
+
+    def _quota(self, kind: StepKind, device: Path) -> str | None:
+        """The pair of a virtual function, such as 25/500000, or the different ones of its folders."""
+        pairs = {
+            "/".join(str(read_number(folder / name)) for name in QUOTAS[kind][1])
+            for folder in self._quota_folders(kind, device)
+        }
+        return ", ".join(sorted(pairs)) or None
+
+    def _write_quota(self, kind: StepKind, device: Path, pair: str) -> None:
+        """Write the pair into each folder, or leave all as it was: xe takes first what the function has."""
+        option, names = QUOTAS[kind]
+        self._confirm(
+            lambda: self._quota(kind, device) is not None,
+            f"its driver has no {option.replace('_', ' ')} for it",
+        )
+        former: dict[Path, str] = {}
+        try:
+            for folder in self._quota_folders(kind, device):
+                for name, number in zip(names, pair.split("/"), strict=True):
+                    former[folder / name] = read_text(folder / name) or ""
+                    write_text(folder / name, number)
+        except OSError as error:
+            for file, number in reversed(former.items()):
+                with contextlib.suppress(OSError):
+                    write_text(file, number)
+            if error.errno not in (errno.EDQUOT, errno.ENOSPC):
+                raise
+            what = f"its card has not so many left in one piece; name fewer in [devices] {option}"
+            raise OSError(error.errno, what) from error
+        self._confirm(
+            lambda: self._quota(kind, device) == pair,
+            f"the driver aligns them; name others in [devices] {option}",
         )
 
     def _port_place(self, device: Path) -> tuple[str, int]:
         """(network interface of its card, its number there) of a virtual function; ("", -1) without one."""
-        card = device / "physfn"
-        numbers = (
-            each.name.removeprefix("virtfn") for each in entries(card) if link_name(each) == device.name
-        )
-        number = next((each for each in numbers if each.isdecimal()), "")
-        interface = next((each.name for each in entries(card / "net")), "")
-        return (interface, int(number)) if interface and number else ("", -1)
+        interface, number = next(iter(entries(device / "physfn" / "net")), None), _vf_number(device)
+        return (interface.name, number) if interface is not None and number >= 0 else ("", -1)
 
     def _existing_mdevs(self) -> Iterator[tuple[str, Mdev]]:
         for entry in entries(self._mdevs):
@@ -414,15 +479,8 @@ class Kernel:
                     raise
                 raise OSError(error.errno, "it needs CAP_NET_ADMIN and AF_NETLINK, see [devices]") from error
             return
-        if step.kind is StepKind.QUANTA:
-            quanta = _part(QUANTA, step.value).split("/")
-            self._confirm(lambda: _quanta(device) is not None, "its driver has no execution quanta for it")
-            for name, quantum in zip(QUANTA_FILES, quanta, strict=True):
-                write_text((sriov_profile(device) or device) / name, quantum)
-            self._confirm(
-                lambda: _quanta(device) == step.value,
-                "the driver aligns them; name others in [devices] execution_quanta",
-            )
+        if step.kind in QUOTAS:
+            self._write_quota(step.kind, device, _part(PAIR, step.value))
             return
         number = _part(NUMBER, step.value)
         if step.kind is StepKind.VRAM:
@@ -460,14 +518,6 @@ class Kernel:
 
     def _is_mdev(self, step: Step) -> bool:
         return dict(self._existing_mdevs()).get(step.unit) == Mdev(step.function, step.value)
-
-
-def _quanta(device: Path) -> str | None:
-    """The execution quantum and the preemption timeout of a virtual function, such as 25/500000."""
-    profile = sriov_profile(device)
-    if profile is None or not (profile / QUANTA_FILES[0]).exists():
-        return None
-    return "/".join(str(read_number(profile / name)) for name in QUANTA_FILES)
 
 
 def shown(said: str) -> str:
@@ -645,6 +695,13 @@ def _vfs(device: Path) -> tuple[str, ...]:
         if number.isdecimal():
             found[int(number)] = link.resolve().name
     return tuple(found[number] for number in sorted(found))
+
+
+def _vf_number(device: Path) -> int:
+    """The number of a virtual function on its card, from 0 on; -1 where it is none."""
+    links = (device / "physfn").glob("virtfn*")
+    numbers = (each.name.removeprefix("virtfn") for each in links if link_name(each) == device.name)
+    return next((int(each) for each in numbers if each.isdecimal()), -1)
 
 
 def _vf_addresses(device: Path, address: str, vfs: tuple[str, ...], vfs_max: int) -> Iterator[str]:

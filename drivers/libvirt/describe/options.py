@@ -289,6 +289,13 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "the preemption timeout in us of each function of a card, such as 0000:03:00.0=25/500000; 0 is "
             "no limit. `plimsoll devices apply` writes both, also while guests run.",
         ),
+        cfg.ListOpt(
+            "context_quotas",
+            default=[],
+            help="How many contexts and doorbells each virtual function of a card of Intel's xe has, such as "
+            "0000:03:00.0=8192/32, on each of the card's GTs. `plimsoll devices apply` writes both to "
+            "debugfs while no guest has the function; it refuses that while the kernel is locked down.",
+        ),
         cfg.StrOpt(
             "report_pcie",
             choices=list(PEERS),
@@ -496,6 +503,12 @@ _VRAM = re.compile(r"[0-9]{1,8}(?:/[0-9]{1,8}){1,16}", re.ASCII)
 _MIG = re.compile(rf"{MIG_INSTANCE.pattern}(?:/{MIG_INSTANCE.pattern}){{0,15}}", re.ASCII)
 _VRAM_EXAMPLE = "0000:03:00.0=20480/2048/4096/8192"
 _QUANTA = re.compile(r"(?:0|[1-9][0-9]{0,8})/(?:0|[1-9][0-9]{0,8})", re.ASCII)
+# A function works without doorbells, and not without contexts (xe's `pf_validate_vf_config`).
+_CONTEXTS = re.compile(r"[1-9][0-9]{0,4}/(?:0|[1-9][0-9]{0,2})", re.ASCII)
+_QUOTAS = {
+    "execution_quanta": (_QUANTA, "0000:03:00.0=25/500000"),
+    "context_quotas": (_CONTEXTS, "0000:03:00.0=8192/32"),
+}
 
 
 def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> DeclaredCarving:
@@ -537,7 +550,7 @@ def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> De
         frozenset(settings.mixed),
         bool(options.get("restore_ports")),
         mig,
-        _pairs(options, "execution_quanta", _QUANTA, "0000:03:00.0=25/500000"),
+        {option: _pairs(options, option, *_QUOTAS[option]) for option in _QUOTAS if options.get(option)},
         settings.peers == LINKS,
     )
 

@@ -23,6 +23,7 @@ from kits.api_client import serving
 from kits.carved_sysfs import CarvedSysfs, SysfsCard
 from kits.cli_process import one_line, output_of, plimsoll
 from kits.status import Sight
+from kits.xe_debugfs import LAYOUTS, XeDebugfs
 
 from agent.carving.carver import FILE, CarvingJournal
 from agent.carving.carving import NeededUnit, Step, StepKind
@@ -363,6 +364,45 @@ def test_settings_that_the_agent_can_write_say_nothing_to_root(host: Host) -> No
     failed = host.run("apply", "--config-file", str(secrets))
     assert failed.returncode == ExitCode.FAILED and "others than root" in one_line(failed)
     assert host.sysfs.vfs(CARD.address) == []
+
+
+XE = SysfsCard("0000:03:00.0", "xe", 4, 1, 1, "xe")
+XE_OPTIONS = """
+[devices]
+sriov_vfs = 0000:03:00.0={number}
+driver_overrides = 0000:03:00.0/vfs=vfio-pci
+context_quotas = 0000:03:00.0=8192/32
+"""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_contexts_of_functions_are_planned_written_and_refused_where_debugfs_is_shut(
+    tmp_path: Path, layout: str
+) -> None:
+    tmp_path.chmod(0o700)
+    with CarvedSysfs(tmp_path, XE) as sysfs:
+        host, debugfs = Host(tmp_path, sysfs), XeDebugfs(sysfs.sys, XE.address, layout)
+        write_plan_file(host.state, [])
+        host.configure(XE_OPTIONS.format(number=4))
+        shown = host.run("plan")
+        assert shown.returncode == ExitCode.DRIFT_FOUND
+        assert shown.stdout.splitlines()[-1] == (
+            "write 8192/32 to contexts_quota and doorbells_quota of 0000:03:00.4"
+        )
+        assert host.run("apply").returncode == ExitCode.DONE
+        assert host.run("assert").returncode == ExitCode.DONE
+        assert [debugfs.of(vf) for vf in (1, 4, 5)] == [("8192/32",) * 2, ("8192/32",) * 2, ("0/0",) * 2]
+        lockdown = sysfs.sys / "kernel" / "security" / "lockdown"
+        lockdown.parent.mkdir()
+        lockdown.write_text("none [integrity] confidentiality\n")
+        for words, code in (("plan", ExitCode.REFUSED), ("assert", ExitCode.DRIFT_FOUND)):
+            refused = host.run(words)
+            assert refused.returncode == code and "the kernel is locked down" in refused.stdout
+        lockdown.unlink()
+        host.configure(XE_OPTIONS.format(number=2))
+        assert host.run("apply").returncode == ExitCode.DONE
+        if layout == "6.19":
+            assert (debugfs.root / "sriov" / "restore_auto_provisioning").read_text() == "1\n"
 
 
 def vgpu(number: int, type_id: str, place: int) -> NeededUnit:

@@ -643,19 +643,23 @@ def test_vram_of_a_function_that_is_still_to_be_made_is_waited_for() -> None:
     ]
 
 
+def quanta_of(**cards: str) -> dict[str, dict[str, str]]:
+    return {"execution_quanta": cards}
+
+
 def test_execution_quanta_are_those_of_each_function_also_of_guests_that_run() -> None:
-    carving, kernel = Carving({NEW_GPU: 2}, quanta={NEW_GPU: "25/500000"}), host()
+    carving, kernel = Carving({NEW_GPU: 2}, quotas=quanta_of(**{NEW_GPU: "25/500000"})), host()
     steps = plan(carving, kernel.seen()).steps
     wanted = [Step(StepKind.QUANTA, NEW_GPU, vf, "25/500000") for vf in NEW_GPU_VFS[:2]]
     assert steps[0].kind is StepKind.VFS and list(steps[-2:]) == wanted
     assert wanted[0].text == f"write 25/500000 to exec_quantum_ms and preempt_timeout_us of {NEW_GPU_VFS[0]}"
-    take_all(kernel, replace(carving, quanta={}))
+    take_all(kernel, replace(carving, quotas={}))
     for vf, quanta in zip(NEW_GPU_VFS, ("25/500000", "25/None"), strict=False):
-        kernel.functions[vf] = replace(kernel.functions[vf], quanta=quanta)
+        kernel.functions[vf] = replace(kernel.functions[vf], quotas={"execution_quanta": quanta})
     kernel.uses = dict.fromkeys(NEW_GPU_VFS, ("process 7 (qemu) has it open",))
     found = plan(replace(carving, vfs={}), kernel.seen())
     assert (found.steps, found.refusals) == ((wanted[1],), ())
-    found = plan(Carving(quanta={GPU: "1/1", "0000:99:00.0": "1/1"}), kernel.seen())
+    found = plan(Carving(quotas=quanta_of(**{GPU: "1/1", "0000:99:00.0": "1/1"})), kernel.seen())
     assert found == Plan(
         (),
         tuple(
@@ -663,8 +667,48 @@ def test_execution_quanta_are_those_of_each_function_also_of_guests_that_run() -
             for card in (GPU, "0000:99:00.0")
         ),
     )
-    declared = DeclaredCarving(mixed=frozenset({NEW_GPU}), quanta={NEW_GPU: "25/500000", GPU: "1/1"})
-    assert on_mixed_cards(declared, (), kernel.seen())[0].quanta == {NEW_GPU: "25/500000"}
+    quotas = quanta_of(**{NEW_GPU: "25/500000", GPU: "1/1"})
+    declared = DeclaredCarving(mixed=frozenset({NEW_GPU}), quotas=quotas)
+    assert on_mixed_cards(declared, (), kernel.seen())[0].quotas == quanta_of(**{NEW_GPU: "25/500000"})
+
+
+def test_contexts_change_neither_under_a_guest_nor_under_a_driver_that_counted_them() -> None:
+    carving = Carving({NEW_GPU: 2}, quotas={"context_quotas": {NEW_GPU: "8192/32", WHOLE: "1/0"}})
+    kernel = host()
+    found = plan(carving, kernel.seen())
+    wanted = [Step(StepKind.CONTEXTS, NEW_GPU, vf, "8192/32") for vf in NEW_GPU_VFS[:2]]
+    assert found.steps[0].kind is StepKind.VFS and list(found.steps[-2:]) == wanted
+    assert found.refusals == (f"{WHOLE} has no virtual functions, and [devices] context_quotas names it.",)
+    take_all(kernel, replace(carving, quotas={}))
+    for vf, pair in zip(NEW_GPU_VFS, ("8192/32", "16384/64", "8192/32, 8192/64", "0/0"), strict=True):
+        kernel.functions[vf] = replace(
+            kernel.functions.get(vf) or SeenFunction(vf, card=NEW_GPU), quotas={"context_quotas": pair}
+        )
+    kernel.functions[NEW_GPU_VFS[3]] = replace(kernel.functions[NEW_GPU_VFS[3]], driver="xe")
+    kernel.uses = dict.fromkeys(NEW_GPU_VFS[:2], ("process 7 (qemu) has it open",))
+    found = plan(Carving(quotas={"context_quotas": {NEW_GPU: "8192/32"}}), kernel.seen())
+    assert found == Plan(
+        (Step(StepKind.CONTEXTS, NEW_GPU, NEW_GPU_VFS[2], "8192/32"),),
+        (
+            f"{NEW_GPU_VFS[1]} has 16384/64, and [devices] context_quotas wants 8192/32; they cannot change "
+            "while the device is in use: process 7 (qemu) has it open.",
+            f"{NEW_GPU_VFS[3]} has 0/0, and [devices] context_quotas wants 8192/32; they cannot change while "
+            "the device is in use: its driver xe asked for them when it was bound.",
+        ),
+    )
+    # Under the driver that the operator wants for it, it can have them.
+    drivers = {NEW_GPU_VFS[3]: "vfio-pci"}
+    steps = plan(Carving(drivers=drivers, quotas=carving.quotas), kernel.seen()).steps
+    assert [step.kind for step in steps if step.function == NEW_GPU_VFS[3]] == [
+        StepKind.OVERRIDE,
+        StepKind.UNBIND,
+        StepKind.BIND,
+        StepKind.CONTEXTS,
+    ]
+    locked = replace(kernel.seen(), debugfs_problem="it is locked")
+    assert plan(Carving(quotas={"context_quotas": {NEW_GPU: "8192/32"}}), locked) == Plan(
+        (), (f"{NEW_GPU}: [devices] context_quotas cannot be written: it is locked.",)
+    )
 
 
 def test_gim_changes_the_number_of_functions_by_its_tool_and_not_over_0() -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kits.examples import examples
 from kits.pci_tree import PciTree, recorded_tree
 from kits.vram_card import CARD, FUNCTIONS, XeGpu
+from kits.xe_debugfs import LAYOUTS, XeDebugfs
 
 from agent.carving.carver import Carver, CarvingJournal
 from agent.carving.carving import MigInstance, Plan, Sight, Step, StepKind
@@ -124,7 +130,7 @@ def test_execution_quanta_are_written_to_each_function_and_after_a_boot_again(
     profiles = [
         xe.devices / CARD / "sriov_admin" / name / "profile" for name in ("vf1", "vf2", "vf3", "vf4", "pf")
     ]
-    declared = DeclaredCarving(quanta={CARD: "25/500000"})
+    declared = DeclaredCarving(quotas={"execution_quanta": {CARD: "25/500000"}})
     carver = Carver(Kernel(xe.sys, 1.0, xe.proc), CarvingJournal(tmp_path / "run" / "journal"), declared)
     for _ in range(2):
         for each in profiles:  # as after a boot
@@ -144,9 +150,211 @@ def test_execution_quanta_are_written_to_each_function_and_after_a_boot_again(
     with pytest.raises(OSError, match="the driver aligns them"):
         carver.kernel.do(step)
     (profiles[0] / "exec_quantum_ms").unlink()
-    assert carver.kernel.seen([FUNCTIONS[0]]).functions[FUNCTIONS[0]].quanta is None
+    assert carver.kernel.seen([FUNCTIONS[0]]).functions[FUNCTIONS[0]].quotas == {}
     with pytest.raises(OSError, match="no execution quanta"):
         carver.kernel.do(step)
+
+
+class Quotas:
+    """A card of xe in one layout of debugfs, whose functions are to have so many contexts and doorbells."""
+
+    def __init__(
+        self, tree: PciTree, journal: Path, layout: str, pair: str = "8192/32", gts: int = 2
+    ) -> None:
+        self.tree, self.debugfs = tree, XeDebugfs(tree.sys, CARD, layout, gts)
+        declared = DeclaredCarving(quotas={"context_quotas": {CARD: pair}})
+        self.carver = Carver(Kernel(tree.sys, 0.05, tree.proc), CarvingJournal(journal), declared)
+
+    def all(self) -> dict[str, tuple[str, ...]]:
+        """{function: what it has, of each GT}."""
+        return {vf: self.debugfs.of(number) for number, vf in enumerate(FUNCTIONS, start=1)}
+
+
+@pytest.fixture(params=LAYOUTS)
+def quotas(
+    xe: PciTree, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Quotas:
+    made = Quotas(xe, tmp_path / "run" / "journal", request.param)
+    made.debugfs.share(4)
+    monkeypatch.setattr("agent.carving.kernel.write_text", made.debugfs.write)
+    return made
+
+
+def test_contexts_and_doorbells_are_written_for_each_gt_and_after_a_boot_again(quotas: Quotas) -> None:
+    debugfs = quotas.debugfs
+    for _ in range(2):
+        debugfs.share(4)
+        carved = quotas.carver.carve()
+        assert [(step.kind, step.function) for step in carved.steps] == [
+            (StepKind.CONTEXTS, vf) for vf in FUNCTIONS
+        ]
+        assert carved.steps[0].text == (
+            f"write 8192/32 to contexts_quota and doorbells_quota of {FUNCTIONS[0]}"
+        )
+        assert (carved.failures, carved.refusals) == ((), ())
+        assert quotas.all() == dict.fromkeys(FUNCTIONS, ("8192/32",) * 2)
+        assert quotas.carver.look() == Plan()
+    assert debugfs.of(5) == ("0/0", "0/0"), "no function that is not there"
+    assert [(debugfs.folder(gt, 0) / "contexts_spare").read_text() for gt in (0, 1)] == ["256\n"] * 2
+    with pytest.raises(UsageError):
+        quotas.carver.kernel.do(Step(StepKind.CONTEXTS, CARD, FUNCTIONS[0], "8192"))
+
+
+@pytest.mark.parametrize("text", ["", "81", "8192\n8", "garbage"])
+def test_a_quota_that_is_half_written_is_written_again(quotas: Quotas, text: str) -> None:
+    quotas.carver.carve()
+    quotas.debugfs.quota(1, 3, "contexts").write_text(text)
+    assert [step.function for step in quotas.carver.carve().steps] == [FUNCTIONS[2]]
+    assert quotas.all() == dict.fromkeys(FUNCTIONS, ("8192/32",) * 2)
+
+
+@pytest.mark.parametrize("failing", range(4))
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.EPERM, "Operation not permitted"),
+        (errno.EBUSY, "Device or resource busy"),
+        (errno.EINVAL, "Invalid argument"),
+        (errno.EDQUOT, "its card has not so many left in one piece; name fewer in [devices] context_quotas"),
+        (errno.ENOSPC, "its card has not so many left in one piece; name fewer in [devices] context_quotas"),
+    ],
+)
+def test_a_write_that_is_refused_leaves_what_the_function_had_and_the_others_go_on(
+    quotas: Quotas, monkeypatch: pytest.MonkeyPatch, failing: int, number: int, reason: str
+) -> None:
+    debugfs, had = quotas.debugfs, quotas.all()
+    refused = debugfs.quota(failing // 2, 2, ("contexts", "doorbells")[failing % 2]).resolve()
+
+    def write(path: Path, text: str) -> None:
+        if path.resolve() == refused and text in ("8192", "32"):
+            debugfs.write(path, "0")
+            raise OSError(number, os.strerror(number))
+        debugfs.write(path, text)
+
+    monkeypatch.setattr("agent.carving.kernel.write_text", write)
+    step = Step(StepKind.CONTEXTS, CARD, FUNCTIONS[1], "8192/32")
+    assert quotas.carver.carve().failures == (f"{FUNCTIONS[1]}: cannot {step.text}: {reason}.",)
+    assert quotas.all() == dict.fromkeys(FUNCTIONS, ("8192/32",) * 2) | {FUNCTIONS[1]: had[FUNCTIONS[1]]}
+
+
+def test_more_than_the_card_has_is_told_and_changes_nothing(quotas: Quotas) -> None:
+    had = quotas.all()
+    for pair, reason in (("16384/32", "has not so many left"), ("8192/257", "Invalid argument")):
+        declared = DeclaredCarving(quotas={"context_quotas": {CARD: pair}})
+        failures = replace(quotas.carver, declared=declared).carve().failures
+        assert len(failures) == 4 and all(reason in failure for failure in failures)
+        assert quotas.all() == had
+
+
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.integers(0, 16000), st.integers(0, 64)), min_size=8, max_size=8),
+    st.tuples(st.integers(1, 16314), st.integers(0, 64)),
+)
+def test_each_function_gets_all_or_keeps_all_and_less_than_a_share_is_always_given(
+    quotas: Quotas, former: list[tuple[int, int]], wanted: tuple[int, int]
+) -> None:
+    pair = "/".join(map(str, wanted))
+
+    def failing() -> set[str]:
+        failed = set()
+        for vf in FUNCTIONS:
+            try:
+                quotas.carver.kernel.do(Step(StepKind.CONTEXTS, CARD, vf, pair))
+            except OSError:
+                failed.add(vf)
+        return failed
+
+    quotas.debugfs.share(0)
+    for number, (contexts, doorbells) in enumerate(former):
+        quotas.debugfs.give(number // 4, number % 4 + 1, "contexts", contexts)
+        quotas.debugfs.give(number // 4, number % 4 + 1, "doorbells", doorbells)
+    had, failed = quotas.all(), failing()
+    assert quotas.all() == {vf: had[vf] if vf in failed else (pair,) * 2 for vf in FUNCTIONS}
+    quotas.debugfs.share(4)
+    assert failing() == set()
+    assert quotas.all() == dict.fromkeys(FUNCTIONS, (pair,) * 2)
+
+
+def test_what_the_driver_makes_of_a_quota_is_read_back(
+    quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.carving.kernel.write_text", lambda path, _: path.write_text("8000\n"))
+    failures = quotas.carver.carve().failures
+    assert len(failures) == 4 and "name others in [devices] context_quotas" in failures[0]
+
+
+def test_a_card_without_a_media_gt_has_quotas_of_one(xe: PciTree, tmp_path: Path) -> None:
+    for number, layout in enumerate(LAYOUTS):
+        tree = recorded_tree(tmp_path / str(number), "xe")
+        quotas = Quotas(tree, tmp_path / "run" / "journal", layout, gts=1)
+        # A later kernel may have no links for the clients of the first layout any more.
+        shutil.rmtree(quotas.debugfs.root / "tile0", ignore_errors=True)
+        assert [step.function for step in quotas.carver.look().steps] == [*FUNCTIONS]
+        assert quotas.carver.kernel.seen([FUNCTIONS[0]]).functions[FUNCTIONS[0]].quotas == {
+            "execution_quanta": "0/0",
+            "context_quotas": "0/0",
+        }
+
+
+def test_a_function_that_vanishes_and_one_without_quotas_are_told(quotas: Quotas) -> None:
+    step = quotas.carver.look().steps[1]
+    (quotas.tree.devices / CARD / "virtfn1").unlink()
+    had = quotas.all()
+    with pytest.raises(OSError, match="its driver has no context quotas for it"):
+        quotas.carver.kernel.do(step)
+    assert quotas.all() == had
+    assert step.function not in {each.function for each in quotas.carver.look().steps}
+    shutil.rmtree(quotas.debugfs.root)
+    assert len(quotas.carver.carve().failures) == 3
+
+
+@pytest.mark.parametrize(
+    ("lockdown", "problem"),
+    [("none [integrity] confidentiality", "the kernel is locked down"), ("", "debugfs is not mounted")],
+)
+def test_debugfs_that_is_locked_or_not_mounted_is_refused_and_changes_nothing(
+    quotas: Quotas, lockdown: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    security, had = quotas.tree.sys / "kernel" / "security", quotas.all()
+    security.mkdir()
+    (security / "lockdown").write_text("[none] integrity confidentiality\n")
+    assert quotas.carver.look().refusals == ()
+    if lockdown:
+        (security / "lockdown").write_text(lockdown + "\n")
+    else:
+        (quotas.tree.sys / "kernel" / "debug").rename(quotas.tree.root / "unmounted")
+        (quotas.tree.sys / "kernel" / "debug").mkdir()
+    monkeypatch.undo()
+    quanta = {"execution_quanta": {CARD: "25/500000"}}
+    declared = replace(quotas.carver.declared, quotas={**quotas.carver.declared.quotas, **quanta})
+    carved = replace(quotas.carver, declared=declared).carve()
+    (refusal,) = carved.refusals
+    assert refusal.startswith(f"{CARD}: [devices] context_quotas cannot be written: {problem}")
+    assert {step.kind for step in carved.steps} == {StepKind.QUANTA} and carved.failures == ()
+    if lockdown:
+        assert quotas.all() == had
+
+
+def test_without_functions_the_card_is_shared_out_by_its_driver_again(
+    quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Linux 6.19 on, what is written to debugfs ends that (`xe_sriov_pf_provision_set_custom_mode`)."""
+    monkeypatch.undo()
+    restore = quotas.debugfs.root / "sriov" / "restore_auto_provisioning"
+    for number in range(4):
+        (quotas.tree.devices / CARD / f"virtfn{number}").unlink()
+    quotas.carver.kernel.do(Step(StepKind.VFS, CARD, CARD, "0"))
+    assert not restore.exists() or restore.read_text() == "1\n"
+    assert restore.exists() == (quotas.debugfs.layout == "6.19")
+
+    def locked(path: Path, text: str) -> None:
+        if path == restore:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        path.write_text(text)
+
+    monkeypatch.setattr("agent.carving.kernel.write_text", locked)
+    quotas.carver.kernel.do(Step(StepKind.VFS, CARD, CARD, "0"))
 
 
 GIM_CARD = "0000:0c:00.0"

@@ -105,6 +105,15 @@ def test_both_units_that_write_to_cards_are_shut_in_the_same_way() -> None:
     assert "RuntimeDirectory=plimsoll-devices" in lines(MIXED_VGPUS), "one journal and one lock"
 
 
+@pytest.mark.parametrize("unit", [DEVICES, MIXED_VGPUS])
+def test_what_carves_cards_can_write_below_sys_and_to_debugfs_there(unit: str) -> None:
+    """ProtectSystem=strict leaves /sys alone; debugfs is mounted before sysinit.target is reached."""
+    told = lines(unit)
+    assert "ProtectSystem=strict" in told and "DefaultDependencies=no" not in told
+    shut = ("ProtectKernelTunables=", "ReadOnlyPaths=", "InaccessiblePaths=", "TemporaryFileSystem=")
+    assert not any(line.startswith(shut) for line in told)
+
+
 def test_a_claim_starts_what_makes_its_vgpu_however_many_come_in_a_row() -> None:
     state = f"/var/lib/{SERVICE_STATE}"
     assert f"StateDirectory={SERVICE_STATE}" in lines(AGENTS[0])

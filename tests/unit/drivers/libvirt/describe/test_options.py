@@ -310,6 +310,7 @@ def test_the_options_say_what_is_to_be_there() -> None:
         "driver_overrides": ["0000:83:00.0=vfio-pci", "0000:41:00.0/vfs=mlx5_vfio_pci"],
         "vgpu_types": ["0000:84:00.1=nvidia-471"],
         "execution_quanta": ["0000:03:00.0=25/500000", "0000:04:00.0=0/0"],
+        "context_quotas": ["0000:03:00.0=8192/32", "0000:04:00.0=65535/0"],
     }
     assert declared_carving(options, CARVED) == DeclaredCarving(
         {"0000:41:00.0": 4, "0000:81:00.0": 0},
@@ -317,7 +318,10 @@ def test_the_options_say_what_is_to_be_there() -> None:
         {"0000:41:00.0": "mlx5_vfio_pci"},
         {"0000:84:00.1": "nvidia-471"},
         {"nvidia-471": frozenset({"0000:84:00.0"}), "nvidia-11": frozenset()},
-        quanta={"0000:03:00.0": "25/500000", "0000:04:00.0": "0/0"},
+        quotas={
+            "execution_quanta": {"0000:03:00.0": "25/500000", "0000:04:00.0": "0/0"},
+            "context_quotas": {"0000:03:00.0": "8192/32", "0000:04:00.0": "65535/0"},
+        },
     )
     assert declared_carving({}, DeviceSettings()) == DeclaredCarving()
 
@@ -345,6 +349,10 @@ def test_a_type_is_allowed_on_the_functions_and_cards_that_name_it() -> None:
         ("execution_quanta", "0000:03:00.0=25/"),
         ("execution_quanta", "0000:03:00.0=025/500000"),
         ("execution_quanta", "0000:03:00.0=25/500000/low"),
+        ("context_quotas", "0000:03:00.0=8192"),
+        ("context_quotas", "0000:03:00.0=0/32"),
+        ("context_quotas", "0000:03:00.0=08192/32"),
+        ("context_quotas", "0000:03:00.0=655360/32"),
     ],
 )
 def test_what_names_no_device_or_no_value_is_refused(option: str, text: str) -> None:
