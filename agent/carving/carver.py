@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -167,17 +167,27 @@ class Carver:
         return Carved(tuple(taken), tuple(failed.values()), found.refusals)
 
     def tell(self, path: Path) -> tuple[str, ...]:
-        """Write what only root sees of devices into the file, for the agent; sentences on what fails."""
-        former = None
+        """Write what only root sees of devices into the file, for the agent; sentences on what fails.
+
+        With `mixed_only`, as systemd runs it again and again: the modes of cards that no guest has alone.
+        """
+        former = RootSight()
         with contextlib.suppress(StateError):
-            former = read_kept(path, partial(decode, RootSight))
-        sight = self.kernel.sight(former or RootSight(), links=self.declared.links)
+            former = read_kept(path, partial(decode, RootSight)) or former
+        if self.mixed_only:
+            sight = replace(former, cc_modes=self.kernel.cc_modes(former.cc_modes, of_guests=False))
+            if sight == former:
+                return ()
+        else:
+            sight = self.kernel.sight(former, links=self.declared.links)
         try:
             path.parent.mkdir(mode=TOLD_MODE, parents=True, exist_ok=True)
             write_atomically(path, json.dumps(encode(RootSight, sight), indent=1) + "\n", 0o644)
         except OSError as error:
             return (f"{path} cannot be written: {error.strerror}; the agent does not know what it says.",)
-        return (f"the groups of GPUs stay as they were known: {sight.problem}.",) if sight.problem else ()
+        if self.mixed_only or not sight.problem:
+            return ()
+        return (f"the groups of GPUs stay as they were known: {sight.problem}.",)
 
     def _look(self, unfinished: Iterable[Step]) -> Plan:
         unfinished = tuple(unfinished)

@@ -26,6 +26,7 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,17 @@ def vfio_uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _awake(device: Path) -> Iterator[None]:
-    """Under VFIO a function that no guest has sleeps: wake it meanwhile. Raises OSError."""
+def _awake(device: Path, *, of_guests: bool) -> Iterator[None]:
+    """Under VFIO a function that no guest has sleeps: wake it meanwhile.
+
+    Raises OSError, without `of_guests` also for one that a guest has: the guest can switch its memory off at
+    any moment, and on some hosts a read is then fatal (CVE-2020-12888).
+    """
     control, is_idle = device / "power" / "control", read_number(device / "enable") == 0
-    wakes = is_idle and is_vfio(link_name(device / "driver")) and read_text(control) == "auto"
+    under_vfio = is_vfio(link_name(device / "driver"))
+    if under_vfio and not (is_idle or of_guests):
+        raise OSError(errno.EBUSY, "a guest may have it")
+    wakes = under_vfio and is_idle and read_text(control) == "auto"
     if wakes:
         write_text(control, "on")
     try:
@@ -206,7 +214,7 @@ class Kernel:
             for shown in entries(self._debugfs / "vfio")
             if PCI_ADDRESS.fullmatch(shown.name)
         }
-        modes = cc_modes(entries(self._devices), former.cc_modes, _awake)
+        modes = self.cc_modes(former.cc_modes)
         there = {device.name for device in entries(self._devices)}
         known = {gpu: first for gpu, first in former.groups.items() if gpu in there}
         if not links:
@@ -231,6 +239,10 @@ class Kernel:
             except OSError as error:
                 problem = str(error.strerror)
         return RootSight(migrates, joined_groups(known, groups), problem, modes)
+
+    def cc_modes(self, former: Mapping[str, str], *, of_guests: bool = True) -> dict[str, str]:
+        """The modes of confidential computing, see `RootSight`; as in `former` where they cannot be read."""
+        return cc_modes(entries(self._devices), former, partial(_awake, of_guests=of_guests))
 
     def do(self, step: Step) -> None:
         """Take the step, and see that the kernel did it.

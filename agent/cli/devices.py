@@ -148,7 +148,8 @@ def _add_carving_verbs(add_verb: CommandAdder) -> None:
         verb.add_argument(
             "--mixed-size",
             action="store_true",
-            help="only the vGPUs of the cards in [devices] mixed_size_cards, as claims and domains need them",
+            help="only the vGPUs of the cards in [devices] mixed_size_cards, as claims and domains need "
+            "them; and read the modes of confidential computing of cards that no guest has",
         )
         _add_root_option(verb)
 
@@ -196,9 +197,7 @@ def apply_to_cards(args: Namespace) -> ExitCode:
             needed, carver = carver.needed, _carver(args)
             if carver.needed == needed:
                 break
-        failures = (
-            last.failures if args.mixed_size else (*last.failures, *carver.tell(args.root / ROOT_SIGHT))
-        )
+        failures = (*last.failures, *carver.tell(args.root / ROOT_SIGHT))
     answer = {
         "steps": _card_steps(steps),
         "failures": list(failures),

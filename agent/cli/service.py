@@ -429,7 +429,8 @@ def _removal(args: Namespace) -> list[_Step]:
         steps += [
             _command("systemctl", "disable", unit) for unit in (DEVICES, CPUS) if f"{unit}.service" in names
         ]
-        steps += [_command("systemctl", "disable", "--now", path) for path in PATHS if path in names]
+        started = (*PATHS, service_install.CC_MODES)
+        steps += [_command("systemctl", "disable", "--now", unit) for unit in started if unit in names]
     if link.is_symlink() and link.readlink().name == "plimsoll" and link.readlink().is_absolute():
         found = (*found, service_install.LINK)
     steps += [

@@ -23,6 +23,7 @@ AGENT, RESHAPE = "plimsoll-agent.service", "plimsoll-reshape.service"
 DEVICES = "plimsoll-devices.service"
 MIXED_VGPUS = "plimsoll-mixed-vgpus.service"
 MIXED_VGPUS_PATH = "plimsoll-mixed-vgpus.path"
+CC_MODES = "plimsoll-cc-modes.timer"
 CPUS, CPUS_PATH = "plimsoll-cpus.service", "plimsoll-cpus.path"
 DROP_IN = Path("plimsoll-agent.service.d/50-systemd-254.conf")
 DROP_IN_SINCE = 254
@@ -90,6 +91,7 @@ def service_files(
         ServiceFile(UNITS / DEVICES, started(DEVICES)),
         ServiceFile(UNITS / MIXED_VGPUS, started(MIXED_VGPUS)),
         ServiceFile(UNITS / MIXED_VGPUS_PATH, _read(sources.systemd / MIXED_VGPUS_PATH)),
+        ServiceFile(UNITS / CC_MODES, _read(sources.systemd / CC_MODES)),
         ServiceFile(UNITS / CPUS, started(CPUS)),
         ServiceFile(UNITS / CPUS_PATH, _read(sources.systemd / CPUS_PATH)),
         ServiceFile(

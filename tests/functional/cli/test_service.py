@@ -56,6 +56,7 @@ def test_the_units_start_the_installed_command(installed: Path) -> None:
     for_claims = (installed / "etc/systemd/system/plimsoll-mixed-vgpus.service").read_text()
     assert f"ExecStart={COMMAND} devices apply --mixed-size\n" in for_claims
     assert (installed / "etc/systemd/system/plimsoll-mixed-vgpus.path").exists()
+    assert (installed / "etc/systemd/system/plimsoll-cc-modes.timer").exists()
     powers = (installed / "etc/systemd/system/plimsoll-cpus.service").read_text()
     assert f"ExecStart={COMMAND} cpus apply\n" in powers
     assert (installed / "etc/systemd/system/plimsoll-cpus.path").exists()

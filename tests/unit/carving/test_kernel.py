@@ -21,7 +21,7 @@ from kits.xe_debugfs import LAYOUTS, XeDebugfs
 from agent.carving.carver import Carver, CarvingJournal
 from agent.carving.carving import MigInstance, Plan, Sight, Step, StepKind
 from agent.carving.kernel import Kernel, NvidiaSmi, joined_groups, vfio_uses, write_text
-from agent.codec import decode
+from agent.codec import decode, encode
 from agent.device_names import mig_slices
 from agent.driver import DeclaredCarving, RootSight
 from agent.durable.files import vram_quota
@@ -949,3 +949,30 @@ def test_a_card_that_cannot_be_woken_keeps_its_known_mode(
     monkeypatch.setattr("agent.carving.kernel.write_text", fails)
     found = Kernel(tree.sys, 0.1, tree.proc).sight(RootSight(cc_modes={H100: "off"}), links=False)
     assert found.cc_modes == {H100: "off"}
+
+
+def test_a_run_of_itself_reads_the_modes_of_cards_that_nobody_has_and_nothing_else(tmp_path: Path) -> None:
+    """A guest can switch its card's memory off at any moment, and on some hosts a read is then fatal."""
+    tree, file = PciTree(tmp_path), tmp_path / "lib" / "seen.json"
+    for number, enabled in enumerate(("0", "1", "1")):
+        tree.add_h100(f"0000:{number}8:00.0", 1, enable=enabled)
+    tree.bind("0000:28:00.0", "nvidia")
+    carver, by_hand = (
+        Carver(Kernel(tree.sys, 0.1, tree.proc), CarvingJournal(tmp_path / "j"), DeclaredCarving(), (), mixed)
+        for mixed in (True, False)
+    )
+    assert carver.tell(file) == () and json.loads(file.read_text())["cc_modes"] == {
+        "0000:08:00.0": "on",
+        "0000:28:00.0": "on",
+    }
+    former = RootSight(
+        {H100: {"mlx5_vfio_pci": True}}, {H100: H100}, "nvidia-smi fails", {"0000:18:00.0": "off"}
+    )
+    file.write_text(json.dumps(encode(RootSight, former)))
+    assert carver.tell(file) == ()
+    modes = {"0000:08:00.0": "on", "0000:18:00.0": "off", "0000:28:00.0": "on"}
+    assert decode(RootSight, json.loads(file.read_text())) == replace(former, cc_modes=modes)
+    stamp = file.stat().st_ino
+    assert carver.tell(file) == () and file.stat().st_ino == stamp, "what is known is not written again"
+    by_hand.tell(file)
+    assert decode(RootSight, json.loads(file.read_text())).cc_modes["0000:18:00.0"] == "on"
