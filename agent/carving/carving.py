@@ -626,7 +626,7 @@ class _Planner:
                 function = self._functions[address]
                 uses = [*function.uses] if kind is StepKind.CONTEXTS else []
                 if kind is StepKind.CONTEXTS and function.driver == "xe":
-                    uses.append("its driver xe asked for them when it was bound")
+                    uses.append("its driver xe has read them; name another in [devices] driver_overrides")
                 told = function.quotas.get(option, "none")
                 if told != pair and uses:
                     self.refusals.append(

@@ -693,7 +693,7 @@ def test_contexts_change_neither_under_a_guest_nor_under_a_driver_that_counted_t
             f"{NEW_GPU_VFS[1]} has 16384/64, and [devices] context_quotas wants 8192/32; they cannot change "
             "while the device is in use: process 7 (qemu) has it open.",
             f"{NEW_GPU_VFS[3]} has 0/0, and [devices] context_quotas wants 8192/32; they cannot change while "
-            "the device is in use: its driver xe asked for them when it was bound.",
+            "the device is in use: its driver xe has read them; name another in [devices] driver_overrides.",
         ),
     )
     # Under the driver that the operator wants for it, it can have them.
