@@ -150,7 +150,7 @@ class Move:
     old: Claim
     new: Claim | None
     handed: Allocations
-    since: float = 0.0
+    since: float
     adopted: bool = False
     instance_generation: int | None = None
     reverts_from: Allocations | None = None

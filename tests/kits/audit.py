@@ -100,7 +100,7 @@ def a_move(state: MoveState, role: MoveRole = MoveRole.SOURCE, *, adopted: bool 
     """A move of CONSUMER, which had 2 VCPU on this host."""
     (old,) = claimed({"VCPU": 2}).values()
     kind = MoveKind.COLD_MIGRATE
-    return Move(MIGRATION, CONSUMER, kind, role, state, old, None, old.allocations, adopted=adopted)
+    return Move(MIGRATION, CONSUMER, kind, role, state, old, None, old.allocations, 0.0, adopted=adopted)
 
 
 def move_case(

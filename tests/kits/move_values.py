@@ -37,6 +37,7 @@ def move(
         claim(old),
         None if new is None else claim(new),
         migration_share(old, new or {}, is_here if role is not MoveRole.SOURCE else is_there),
+        0.0,
     )
 
 

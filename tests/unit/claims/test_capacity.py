@@ -123,6 +123,18 @@ def test_a_long_search_ends_with_a_small_set(monkeypatch: pytest.MonkeyPatch) ->
     assert not found.fewest and len(found.moves) == 2 and all(move.here is None for move in found.moves)
 
 
+@pytest.mark.parametrize(("bound", "fewest_is_known"), [(3, False), (4, True)])
+def test_a_search_may_take_as_many_fits_as_its_bound_says(
+    bound: int, fewest_is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The request alone, with no guest left, with the one guest let in again, and without that guest: four.
+    book = empty_host()
+    on_cell(book, 0, asks(1, 6))
+    monkeypatch.setattr(capacity_module, "FITS_MAX", bound)
+    found = defrag(book, asks(2, 4, gpu=True))
+    assert (found.fewest, len(found.moves)) == (fewest_is_known, 1)
+
+
 def rebuilt(book: Book, gone: Collection[str]) -> Book:
     """The host with these claims left out, built from nothing."""
     made = empty_host(len(book.offered[GPU]["VGPU"]))

@@ -148,7 +148,7 @@ def records_of(case: Case) -> HostRecords:
         migration = consumer(100 + number)
         handed = claim.allocations
         moves[migration] = Move(
-            migration, owner, MoveKind.UNKNOWN, MoveRole.SOURCE, MoveState.BEGUN, claim, None, handed
+            migration, owner, MoveKind.UNKNOWN, MoveRole.SOURCE, MoveState.BEGUN, claim, None, handed, 0.0
         )
         claims |= claims_of(moves[migration])
     offered: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -293,7 +293,7 @@ def test_a_guest_is_named_by_the_consumer_that_has_its_units(
         )
         for cpus in (("4", "5"), ("6", "7"))
     )
-    move = Move(consumer(9), consumer(1), kind, role, MoveState.BEGUN, old, new, old.allocations)
+    move = Move(consumer(9), consumer(1), kind, role, MoveState.BEGUN, old, new, old.allocations, 0.0)
     guest = Guest(
         consumer(1),
         "guest",

@@ -90,6 +90,7 @@ def test_a_move_under_way_follows_with_its_claim_and_an_ended_one_stays() -> Non
         old,
         new,
         {ROOT: {"VGPU": 1}},
+        0.0,
     )
     ended = Move(
         consumer(8),
@@ -100,6 +101,7 @@ def test_a_move_under_way_follows_with_its_claim_and_an_ended_one_stays() -> Non
         old,
         new,
         {},
+        0.0,
     )
     claims = {consumer(1): new, consumer(9): old}
     moves = {consumer(9): move, consumer(8): ended}
@@ -121,7 +123,9 @@ def test_the_claims_of_a_move_are_those_that_its_record_has_also_where_a_class_c
     is_here = kind is MoveKind.SAME_HOST_RESIZE
     role = MoveRole.BOTH if is_here else MoveRole.SOURCE
     handed = {ROOT: {"VCPU": 1, "VGPU": 1}}
-    move = Move(consumer(9), consumer(1), kind, role, MoveState.BEGUN, old, new if is_here else None, handed)
+    move = Move(
+        consumer(9), consumer(1), kind, role, MoveState.BEGUN, old, new if is_here else None, handed, 0.0
+    )
     claims = claims_of(move)
     relocations = [Relocation(who, "VCPU", 1, ROOT, GPU[1], "PCPU") for who in sorted(claims)] + [
         to_gpu(number, 1) for number in (1, 9) if consumer(number) in claims
@@ -456,7 +460,9 @@ def test_in_a_move_only_what_both_sides_agreed_on(state: MoveState, follows: boo
     case = one()
     records = case.lagging()
     claim = records.claims["web"]
-    move = Move("m", "web", MoveKind.COLD_MIGRATE, MoveRole.SOURCE, state, claim, None, claim.allocations)
+    move = Move(
+        "m", "web", MoveKind.COLD_MIGRATE, MoveRole.SOURCE, state, claim, None, claim.allocations, 0.0
+    )
     of_migration = replace(claim, consumer="m")
     moving = HostRecords({"m": of_migration}, {"m": move}, case.exact)
     found = case.relocations({"m": case.held()["web"]}, moving)
@@ -641,7 +647,9 @@ def test_a_consumer_that_holds_something_else_does_not_follow(held: dict[str, in
 
 def test_claims_stay_where_a_migration_may_hold_their_place() -> None:
     web = claimed("web", {"MEMORY_MB": 500})
-    move = Move("m", "web", MoveKind.RESIZE, MoveRole.SOURCE, MoveState.BEGUN, web, None, web.allocations)
+    move = Move(
+        "m", "web", MoveKind.RESIZE, MoveRole.SOURCE, MoveState.BEGUN, web, None, web.allocations, 0.0
+    )
     for records in (
         HostRecords({"web": web}, {"m": move}),
         HostRecords({"web": web}, {}, NO_UNITS, {"web": ""}),

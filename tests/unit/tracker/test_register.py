@@ -31,7 +31,9 @@ def claim_of(consumer: str, state: ClaimState = ClaimState.CLAIMED, vcpus: int =
 
 def move_of(state: MoveState = MoveState.BEGINNING) -> Move:
     old, new = claim_of(CONSUMER), claim_of(CONSUMER, vcpus=2)
-    return Move(MIGRATION, CONSUMER, MoveKind.RESIZE, MoveRole.DESTINATION, state, old, new, old.allocations)
+    return Move(
+        MIGRATION, CONSUMER, MoveKind.RESIZE, MoveRole.DESTINATION, state, old, new, old.allocations, 0.0
+    )
 
 
 class LostWrite(PendingWrite):
