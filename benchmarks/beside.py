@@ -19,7 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agent.http.process import share_the_interpreter
 from agent.placement.embedded import Core
 from benchmarks.embedded_door import in_process, over, served
 from benchmarks.embedded_world import Ask, Trio, host
@@ -37,7 +36,6 @@ def main() -> None:
             asks = multiprocessing.get_context("spawn").Process
             measure(over(address), hosts, lambda: run_to_its_end(asks(target=ask_over, args=(address,))))
         print("in process")
-        share_the_interpreter()
         core = Core.open(folder / "state")
         measure(in_process(core), hosts, lambda: ask_all(in_process(core)))
         core.close()

@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,9 +45,10 @@ from agent.http.errors import (
     TooSlow,
     error_body,
 )
+from agent.http.process import long_computation
 from agent.http.server import BoundedServer, Limits, Listener
 from agent.http.unix_socket import PeerCredentials, peer_credentials
-from agent.state.identity import BOOT_ID
+from agent.state.identity import this_boot
 from agent.state.operators import Caller, acting_for, check_caller_waits
 from agent.status.web import WebResponse
 
@@ -159,7 +160,8 @@ class Api:
             try:
                 if route.method != "GET":
                     check_caller_waits()
-                return route.answer(Call(self._operations, caller, path, query), body)
+                with long_computation() if route.role is ApiRole.READER else nullcontext():
+                    return route.answer(Call(self._operations, caller, path, query), body)
             except PlimsollError as error:
                 # A failed request may have changed something, so the log names its caller.
                 if route.method != "GET":
@@ -208,7 +210,7 @@ def _until(request: Request) -> float:
     """How long the caller waits, by the clock of this boot; a caller on another host has another clock."""
     boot, _, seconds = request.headers.get(UNTIL, "").partition(" ")
     try:
-        if seconds and boot == BOOT_ID.read_text("ascii").strip():
+        if seconds and boot == this_boot():
             return float(seconds)
     except (OSError, ValueError):
         LOG.debug("The moment until which a caller waits cannot be read: %r", seconds)

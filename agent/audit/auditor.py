@@ -92,7 +92,7 @@ class AuditReader:
             host=replace(ProviderIndex.of(with_shared, self.root), caps=known.host.caps),
             unreserved=ProviderIndex.of(without_reservations(with_shared, known.host.tree), self.root),
             unheld=self.tracker.view.unheld(),
-            moved_away=self.tracker.circumstances().moved_away,
+            moved_away=self.tracker.moved_away(),
             guests={guest.uuid: guest for guest in guests},
             claims=known.claims,
             moves=known.moves,

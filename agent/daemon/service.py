@@ -44,7 +44,7 @@ from agent.driver import Driver
 from agent.durable.files import is_there
 from agent.errors import DriverError, ExitCode, PlimsollError
 from agent.gate.effect import GatePaths
-from agent.http.process import share_the_interpreter, take_all_descriptors
+from agent.http.process import long_computation, take_all_descriptors
 from agent.placement.connect import open_transport
 from agent.state.identity import NAME_FILE, Identity, establish_identity
 from agent.state.journal import Journal
@@ -93,7 +93,6 @@ def run(
 ) -> int:
     """Run the daemon until a signal ends it. Returns one of `agent.errors.ExitCode`; logs errors."""
     journald.configure("info", "auto")
-    share_the_interpreter()
     try:
         take_all_descriptors()
         loaded = settings.load(config_files, config_dirs)
@@ -497,7 +496,8 @@ class Jobs:
         with self._lock:
             self._running.add(name)
         try:
-            function()
+            with long_computation():
+                function()
         finally:
             with self._lock:
                 self._running.discard(name)

@@ -27,6 +27,8 @@ T = TypeVar("T")
 Parameters = Sequence[Any]
 Job = Callable[["Transaction"], T]
 
+_NOTHING: tuple[str, ...] = ()
+
 
 class Participant(Protocol):
     """In-memory state that changes together with the file. The writer thread calls all three methods."""
@@ -44,11 +46,11 @@ class Participant(Protocol):
 class Transaction:
     """The group's transaction, which begins with the first writing statement."""
 
-    __slots__ = ("_connection", "_in_job", "_saved")
+    __slots__ = ("_connection", "_in_job", "_undo")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._saved = False
+        self._undo = _NOTHING
         self._in_job = False
 
     def execute(self, sql: str, parameters: Parameters = ()) -> int:
@@ -73,24 +75,29 @@ class Transaction:
     def _before_write(self) -> None:
         if not self._connection.in_transaction:
             self._connection.execute("BEGIN IMMEDIATE")
-        if self._in_job and not self._saved:
+            self._undo = ("ROLLBACK",)
+        elif self._in_job and not self._undo:
             self._connection.execute("SAVEPOINT job")
-            self._saved = True
+            self._undo = ("ROLLBACK TO job", "RELEASE job")
 
     def _run(self, job: Job[T]) -> T:
-        """Run `job`; if it raises, roll back its own statements only."""
-        self._in_job, self._saved = True, False
+        """Run `job`; if it raises, roll back its own statements only.
+
+        They are all that there is in a transaction that it began. Others need a savepoint, and each statement
+        lets another thread of the process run before this one goes on.
+        """
+        self._in_job, self._undo = True, _NOTHING
         try:
             answer = job(self)
         except BaseException:
             # After some errors, as a full disk, SQLite has already rolled everything back.
-            if self._saved and self._connection.in_transaction:
-                self._connection.execute("ROLLBACK TO job")
-                self._connection.execute("RELEASE job")
+            if self._connection.in_transaction:
+                for statement in self._undo:
+                    self._connection.execute(statement)
             raise
         else:
-            if self._saved:
-                self._connection.execute("RELEASE job")
+            if len(self._undo) > 1:
+                self._connection.execute(self._undo[-1])
             return answer
         finally:
             self._in_job = False

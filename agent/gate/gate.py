@@ -326,7 +326,7 @@ class Settler:
             and _is_absent(report.guests.get(move.instance))
         } | {
             guest
-            for guest in self._tracker.circumstances().moved_away
+            for guest in self._tracker.moved_away()
             if guest in claims and made_by_gate(claims[guest]) and _is_absent(report.guests.get(guest))
         }
         for instance in departed:
@@ -590,7 +590,7 @@ class MissedGuests:
         running = frozenset(guest.uuid for guest in guests if guest.state in ARRIVED)
         started, self._running = running - self._running, running
         moving = {move.instance for move in self._tracker.moves().values() if not move.ended}
-        elsewhere = self._tracker.circumstances().moved_away
+        elsewhere = self._tracker.moved_away()
         self._missed = (
             ((self._missed & running) | started) - self._tracker.claims().keys() - moving - elsewhere
         )

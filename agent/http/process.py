@@ -1,5 +1,5 @@
-"""How a serving process is set up: how its threads share the interpreter, so that a long computation holds
-no other one up, and how many file descriptors it may have.
+"""How a serving process is set up: how its threads share the interpreter beside a long computation, so that
+this holds no other one up, and how many file descriptors it may have.
 """
 
 import gc
@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TypeVar
 
 from agent.errors import MORE_DESCRIPTORS, StateError, counted
@@ -18,13 +18,37 @@ SWITCH_INTERVAL_S = 0.0001
 PAUSED_MAX_S = 10.0
 
 
-def share_the_interpreter() -> None:
-    """Have a computing thread let another one run after a tenth of a millisecond.
+class _Computing:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._before_s = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._blocks += 1
+            if self._blocks == 1:
+                self._before_s = sys.getswitchinterval()
+                sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks == 0:
+                sys.setswitchinterval(self._before_s)
+
+
+_COMPUTING = _Computing()
+
+
+def long_computation() -> AbstractContextManager[None]:
+    """Let another thread run after each tenth of a millisecond of the block, rather than after Python's 5 ms.
 
     A claim changes threads and waits for the disk several times, and each time it must get the interpreter
-    back. Python's default of 5 ms makes it wait tens of milliseconds beside a long computation.
+    back: beside a long computation it would wait tens of milliseconds. Beside other claims, which never keep
+    it for long, so many changes cost more than they gain.
     """
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    return _COMPUTING
 
 
 class _PausedCollection:
@@ -52,13 +76,15 @@ class _PausedCollection:
 _PAUSED = _PausedCollection()
 
 
-def without_collection() -> AbstractContextManager[None]:
-    """Run the block without Python's search for reference cycles, during which no thread runs.
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Run a `long_computation` without Python's search for reference cycles, during which no thread runs.
 
     For a block that makes very many objects and no cycles: the search would look at all of them several
     times, for tenths of a second each.
     """
-    return _PAUSED
+    with _COMPUTING, _PAUSED:
+        yield
 
 
 def consume(members: list[T]) -> Iterator[T]:

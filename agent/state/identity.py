@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from agent.durable.files import read_text, write_atomically
@@ -47,6 +48,12 @@ class WriterRecord:
     cards: tuple[str, ...] = ()
 
 
+@cache
+def this_boot() -> str:
+    """The uuid of the boot in which this process runs. Raises OSError."""
+    return BOOT_ID.read_text("ascii").strip()
+
+
 def place_of(state_path: Path) -> str:
     """Where this agent runs: two agents that run at the same time have different places.
 
@@ -54,7 +61,7 @@ def place_of(state_path: Path) -> str:
     """
     try:
         directory = state_path.stat()
-        return f"{BOOT_ID.read_text('ascii').strip()} {directory.st_dev} {directory.st_ino}"
+        return f"{this_boot()} {directory.st_dev} {directory.st_ino}"
     except OSError as error:
         raise StateError(
             f"{error.filename} cannot be read: {error.strerror}.", path=str(state_path)

@@ -234,7 +234,7 @@ class HostStatus:
         if self._gate_paths is not None:
             gate = read_effect(self._gate_paths, None if paused else closed, self._socket)
         guests, claims = self._reconciler.guests or (), self._tracker.claims()
-        moved = self._tracker.circumstances().moved_away
+        moved = self._tracker.moved_away()
         advice = [moved_away_advice(guest.name, guest.uuid) for guest in guests if guest.uuid in moved]
         # A sentence on each running guest that the driver could not read, or not in full.
         unread = [

@@ -94,7 +94,8 @@ class _StagedStep(NamedTuple):
 class BookView:
     """What the host's claims, moves and rows are, each answer at one moment. Any thread may call.
 
-    It changes nothing; what it returns does not change afterwards.
+    It changes nothing; what it returns does not change afterwards. What is one value in memory is read
+    without the lock: it is of one moment anyhow.
     """
 
     def __init__(self, book: Book, moves: dict[str, Move]) -> None:
@@ -105,8 +106,7 @@ class BookView:
     @property
     def host(self) -> ProviderIndex:
         """The providers that serve this host; empty before the first inventory."""
-        with self._lock:
-            return self._book.host
+        return self._book.host
 
     def claims(self) -> dict[str, Claim]:
         """{consumer: claim}"""
@@ -120,8 +120,7 @@ class BookView:
 
     def claim_of(self, consumer: str) -> Claim | None:
         """The consumer's claim."""
-        with self._lock:
-            return self._book.claims.get(consumer)
+        return self._book.claims.get(consumer)
 
     def move_of(self, consumer: str) -> Move | None:
         """The unfinished move in which the consumer is the instance or the migration."""
@@ -135,8 +134,7 @@ class BookView:
 
     def move_by_migration(self, migration: str) -> Move | None:
         """The move of this migration's uuid, ended or not."""
-        with self._lock:
-            return self._moves.get(migration)
+        return self._moves.get(migration)
 
     def snapshot(self) -> HostSnapshot:
         """The whole register at one moment.

@@ -243,7 +243,8 @@ class ResourceTracker:
 
     def left_behind(self) -> frozenset[str]:
         """The guests among those with something `unheld` whose instances are on other hosts now."""
-        return self.circumstances().moved_away & self._register.unheld().keys()
+        moved_away = self.moved_away()
+        return moved_away & self._register.unheld().keys() if moved_away else moved_away
 
     def see_guests(self, guests: Collection[Guest]) -> None:
         """Enter the guests on this host: the exact units that they use go to no other consumer."""
@@ -275,16 +276,18 @@ class ResourceTracker:
                 consumer for row in book.rows().values() for consumer, held in row.held.items() if held
             )
         )
-        leaving = {
-            move.instance for move in self._register.moves().values() if move.state is MoveState.LEAVING
-        }
-        guests = self.guests
         return Circumstances(
-            guests.uuids,
-            guests.moved_away | (guests.uuids & leaving),
+            self.guests.uuids,
+            self.moved_away(),
             holders if self._register.host.root is not None else None,
             self.placement.is_backing_off(),
         )
+
+    def moved_away(self) -> frozenset[str]:
+        """The guests on this host whose instances are on other hosts."""
+        moves = self._register.moves().values()
+        leaving = frozenset(move.instance for move in moves if move.state is MoveState.LEAVING)
+        return self.guests.moved_away | (self.guests.uuids & leaving)
 
     def explain(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Fit:
         """What `claim` would do, without a request to Placement. Also answers while claims are closed.

@@ -57,7 +57,7 @@ from agent.durable.files import check_accepts_files
 from agent.errors import MORE_DESCRIPTORS
 from agent.http import unix_socket
 from agent.http.errors import AddressInUse, ListenError, NotASocket, OutOfDescriptors
-from agent.http.process import consume, share_the_interpreter, without_collection
+from agent.http.process import consume, without_collection
 from agent.http.server import FAILURE, BoundedServer, Limits, Listener, stop_all
 from agent.placement.embedded import fleet
 from agent.placement.embedded.core import ACTIVE_HEADER, STALE_HEADER, Core
@@ -758,7 +758,6 @@ def serve(
     called with the addresses when requests are answered there. `files` are those that `Server` takes.
     Raises ServeError as `Server` does, and DatabaseError as `Core.open` does.
     """
-    share_the_interpreter()
     listens = threading.Event()  # clients reach it: it may be the active one
     # Signals come into a queue. An Event does not fit: a second signal within its handler would deadlock.
     ended: SimpleQueue[int] = SimpleQueue()

@@ -481,9 +481,8 @@ class SqliteHome(SqliteFile):
 
     def append(self, row: Row, first: int) -> None:
         """See `Home.append`."""
-        self.transaction.execute(
-            "DELETE FROM journal WHERE seq < ?", (first,)
-        )  # the new row may use its pages
+        if first:
+            self.transaction.execute("DELETE FROM journal WHERE seq < ?", (first,))  # its pages are free now
         # A page of the file has one or two long rows, and so is half empty, but several short ones.
         is_long = len(row.changes) > COMPRESSED_FROM
         changes = zlib.compress(row.changes.encode(), 1) if is_long else row.changes
@@ -835,7 +834,7 @@ class Store:
         before = "" if self._check is None else f',"{BEFORE}":{self._check}'
         parts.append(f'{{"{FIRST}":{first}{before}}}')
         row = Row(self._seq + 1, self.home.epoch, f"[{','.join(parts)}]", keys)
-        self.home.append(row, first)
+        self.home.append(row, first if freed else 0)
         self._written = row, changes, first, freed
 
     def publish(self) -> None:

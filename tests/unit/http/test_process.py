@@ -16,7 +16,7 @@ from agent.errors import StateError
 from agent.http import process
 from agent.http.process import (
     DESCRIPTORS_MIN,
-    share_the_interpreter,
+    long_computation,
     take_all_descriptors,
     without_collection,
 )
@@ -30,9 +30,14 @@ def as_before() -> Iterator[None]:
     gc.enable()
 
 
-def test_threads_change_more_often_than_by_default() -> None:
-    share_the_interpreter()
-    assert sys.getswitchinterval() < 0.001
+def test_threads_change_more_often_while_any_of_them_computes() -> None:
+    before = sys.getswitchinterval()
+    with pytest.raises(ValueError), without_collection():
+        with long_computation():
+            assert sys.getswitchinterval() < 0.001
+        assert sys.getswitchinterval() < 0.001
+        raise ValueError
+    assert sys.getswitchinterval() == before
 
 
 def test_cycles_are_searched_again_after_the_last_block() -> None:
