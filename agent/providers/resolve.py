@@ -11,6 +11,7 @@ that finds a wrong one sends guests that cannot start here.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from uuid import UUID, uuid5
 
 import os_resource_classes
@@ -205,6 +206,7 @@ def uuids_of(description: Description, current: ProviderTree, root_uuid: str) ->
     return uuids
 
 
+@lru_cache(maxsize=4096)
 def uuid_of_new(root_uuid: str, name: str) -> str:
     """uuid5(root, name): the uuid that the agent gives a provider below the root, and gives it again."""
     return str(uuid5(UUID(root_uuid), name))

@@ -14,6 +14,7 @@ See docs/decisions/0016-one-writer-a-host.md.
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import sha256
 from uuid import UUID, uuid5
 
@@ -46,6 +47,7 @@ def is_writer_mark(aggregate: str, root_uuid: str) -> bool:
     return aggregate.startswith(_prefix(root_uuid)) and len(aggregate) == len(root_uuid)
 
 
+@lru_cache(maxsize=8)
 def _prefix(root_uuid: str) -> str:
     return str(uuid5(UUID(root_uuid), _PURPOSE))[:_SHARED]
 

@@ -262,8 +262,8 @@ def leads_of(
     """The instructions by uuid, also from providers that are in none of the trees any more."""
 
     def uuid_of(name: str) -> str:
-        found = (tree.by_name(name) for tree in trees)
-        return next((each.uuid for each in found if each is not None), uuid_of_new(root_uuid, name))
+        found = next(filter(None, (tree.by_name(name) for tree in trees)), None)
+        return found.uuid if found is not None else uuid_of_new(root_uuid, name)
 
     return tuple(
         Instruction(move, uuid_of(move.from_resource_provider), uuid_of(move.to_resource_provider))
