@@ -9,6 +9,7 @@ import fcntl
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -233,12 +234,16 @@ def _json(request: Request) -> Any:
     try:
         text = request.get_data(cache=False).decode("utf-8")
         parsed = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
-        json.dumps(parsed, ensure_ascii=False).encode("utf-8")
+        if _SURROGATE.search(text):
+            json.dumps(parsed, ensure_ascii=False).encode("utf-8")  # half a character alone is none
     except (OSError, ClientDisconnected) as error:
         raise TooSlow("The whole body did not arrive in time") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"The body is not valid JSON: {error}") from error
     return parsed
+
+
+_SURROGATE = re.compile(r"\\u[dD]")
 
 
 def _no_constant(word: str) -> Any:

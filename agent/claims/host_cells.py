@@ -562,7 +562,12 @@ def beside_devices(claim: Claim) -> dict[str, Mapping[str, float]]:
     Nothing for a guest without dedicated or shared CPUs. Large pages count as their class.
     """
     resources = claim.request.resources
-    if not resources.keys() & {"PCPU", "VCPU"}:
+    devices = {
+        name: number
+        for name, number in resources.items()
+        if name not in _NO_DEVICES and not is_page_class(name)
+    }
+    if not devices or not resources.keys() & {"PCPU", "VCPU"}:
         return {}
     cells = max(1, len(claim.cells))
     amounts = {name: resources[name] / cells for name in CELL_CLASSES if resources.get(name)}
@@ -570,7 +575,5 @@ def beside_devices(claim: Claim) -> dict[str, Mapping[str, float]]:
     if page_kib >= KIB_PER_MIB and "MEMORY_MB" in amounts:
         amounts[page_class(page_kib)] = amounts.pop("MEMORY_MB") * KIB_PER_MIB / page_kib
     return {
-        name: {each: amount / number for each, amount in amounts.items()}
-        for name, number in resources.items()
-        if name not in _NO_DEVICES and not is_page_class(name)
+        name: {each: amount / number for each, amount in amounts.items()} for name, number in devices.items()
     }

@@ -120,7 +120,8 @@ class BookView:
 
     def claim_of(self, consumer: str) -> Claim | None:
         """The consumer's claim."""
-        return self._book.claims.get(consumer)
+        with self._lock:
+            return self._book.claims.get(consumer)
 
     def move_of(self, consumer: str) -> Move | None:
         """The unfinished move in which the consumer is the instance or the migration."""
