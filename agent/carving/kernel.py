@@ -194,8 +194,8 @@ class Kernel:
             )
         elif "[none]" not in (read_text(self._lockdown) or "[none]"):
             problem = (
-                "the kernel is locked down, as with Secure Boot, and lets no program write to debugfs; take the "
-                "card out of the option, or boot without lockdown"
+                "the kernel is locked down, as with Secure Boot, and lets no program write to debugfs; take "
+                "the card out of the option, or boot without lockdown"
             )
         return Seen(functions, dict(self._existing_mdevs()), problem)
 
