@@ -99,23 +99,22 @@ def pytest_collection_finish() -> None:
 EACH_ON_BOTH = "functional/placement"
 """The folder of the tests that say what a placement is: `./dev test` runs all of them on the real one."""
 ONE_OF = 3
-"""Of the functions of each other file `./dev test` runs one in three there; `./dev test-remote` runs all."""
+"""Of the functions of each other file `./dev test` runs one in three there, in the first of its variants."""
 
 
 def _keep_first_variants(items: list[pytest.Item]) -> None:
-    """Mark as remote what `./dev test` runs on the embedded core alone.
+    """Mark as remote what `./dev test` runs on the embedded core alone, outside `EACH_ON_BOTH`.
 
-    That is two of three functions outside `EACH_ON_BOTH`, and all but the first variant of those marked so.
+    That is two of three functions, and all but the first variant of the others.
     """
-    seen: dict[Path, dict[object, int]] = {}
+    seen: dict[Path, set[object]] = {}
     for item in items:
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
-        if item.callspec.params.get("placement") != "openstack":
+        if item.callspec.params.get("placement") != "openstack" or EACH_ON_BOTH in item.path.as_posix():
             continue
-        functions = seen.setdefault(item.path, {})
+        functions = seen.setdefault(item.path, set())
         is_first = item.function not in functions
-        number = functions.setdefault(item.function, len(functions))
-        is_left_out = EACH_ON_BOTH not in item.path.as_posix() and number % ONE_OF
-        if is_left_out or (not is_first and item.get_closest_marker("first_variant") is not None):
+        functions.add(item.function)
+        if not is_first or (len(functions) - 1) % ONE_OF:
             item.add_marker(pytest.mark.remote)

@@ -165,7 +165,6 @@ def host(placement: Placement, tmp_path: Path, request: pytest.FixtureRequest) -
     host.close()
 
 
-@pytest.mark.first_variant
 def test_after_each_claim_and_release_placement_offers_what_the_card_can_make(host: Host) -> None:
     dice = random.Random(17)
     host.check()
@@ -202,7 +201,6 @@ def test_three_sizes_are_beside_each_other_and_come_back_after_a_boot(host: Host
     assert host.world.operations.audit(heal=False).findings == ()
 
 
-@pytest.mark.first_variant
 def test_a_guest_in_another_place_than_its_claim_says_is_a_finding(host: Host) -> None:
     claim = host.claim(host.middle, consumer=domain_uuid(1))
     host.check()
@@ -227,7 +225,6 @@ def test_a_guest_in_another_place_than_its_claim_says_is_a_finding(host: Host) -
     assert f"{function}/nvidia-470@{other} instead of {unit}" in finding.reason
 
 
-@pytest.mark.first_variant
 def test_devices_are_functions_and_one_that_is_cordoned_gives_nothing(host: Host) -> None:
     claim = host.claim(host.large)
     (unit,) = units_of(claim)
@@ -246,7 +243,6 @@ def test_devices_are_functions_and_one_that_is_cordoned_gives_nothing(host: Host
     assert host.world.operations.audit(heal=False).findings == ()
 
 
-@pytest.mark.first_variant
 def test_an_allocation_without_a_place_counts_and_gets_one_when_it_is_claimed(host: Host) -> None:
     host.check()
     (card,) = (each.uuid for each in host.world.operations.tree()[0] if each.name.endswith(A100))
@@ -276,7 +272,6 @@ NO_MIDDLE = {
 }
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("change", [NO_MIDDLE, NOT_MIXED, WHOLE], ids=["one size less", "not mixed", "whole"])
 @pytest.mark.parametrize("carved", [False, True])
 def test_a_function_of_a_claim_is_given_to_no_other_under_other_options(
@@ -312,7 +307,6 @@ def test_a_function_of_a_claim_is_given_to_no_other_under_other_options(
     assert host.world.operations.audit(heal=False).findings == ()
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("claimed", [True, False])
 def test_a_guest_keeps_vram_of_a_size_that_was_removed_and_the_card_gives_the_rest(
     placement: Placement, tmp_path: Path, *, claimed: bool
@@ -336,7 +330,6 @@ def test_a_guest_keeps_vram_of_a_size_that_was_removed_and_the_card_gives_the_re
         assert VFS[0] not in [unit.partition("/")[0] for each in others for unit in units_of(each)]
 
 
-@pytest.mark.first_variant
 def test_a_function_that_was_claimed_before_its_card_had_sizes_is_given_to_no_other(host: Host) -> None:
     options = host.file.read_text()
     for function, place in (VFS[0], 0), (VFS[1], 12):
@@ -352,7 +345,6 @@ def test_a_function_that_was_claimed_before_its_card_had_sizes_is_given_to_no_ot
     assert len(host.claims) > 1
 
 
-@pytest.mark.first_variant
 def test_a_function_of_a_claim_is_not_given_by_itself_beside_another_vgpu_of_its_type(host: Host) -> None:
     if host.vram:
         pytest.skip("functions with VRAM that no option names are of one class")
@@ -364,7 +356,6 @@ def test_a_function_of_a_claim_is_not_given_by_itself_beside_another_vgpu_of_its
     assert len(host.claims) == 1
 
 
-@pytest.mark.first_variant
 def test_a_claim_before_the_agent_saw_its_vgpu_taken_away_is_carved(host: Host) -> None:
     first = host.claim(host.middle)
     host.check()
@@ -377,7 +368,6 @@ def test_a_claim_before_the_agent_saw_its_vgpu_taken_away_is_carved(host: Host) 
     host.check()
 
 
-@pytest.mark.first_variant
 def test_vram_that_the_driver_shared_out_at_a_boot_is_taken_back_for_claims(
     placement: Placement, tmp_path: Path
 ) -> None:
@@ -397,7 +387,6 @@ def test_vram_that_the_driver_shared_out_at_a_boot_is_taken_back_for_claims(
         assert host.world.operations.audit(heal=False).findings == ()
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("quota", ["garb", "", "-4294967296", str(10240 << 20), "5000000000"])
 def test_a_quota_that_is_no_size_of_a_function_without_a_claim_is_told(
     placement: Placement, tmp_path: Path, quota: str
@@ -410,7 +399,6 @@ def test_a_quota_that_is_no_size_of_a_function_without_a_claim_is_told(
         assert [VFS[3] in each for each in host.world.agent.host_status.status().reasons] == [True]
 
 
-@pytest.mark.first_variant
 def test_a_function_that_vanished_while_it_was_carved_is_told_and_the_others_go_on(
     placement: Placement, tmp_path: Path
 ) -> None:
@@ -426,7 +414,6 @@ def test_a_function_that_vanished_while_it_was_carved_is_told_and_the_others_go_
         host.check()
 
 
-@pytest.mark.first_variant
 def test_what_a_card_has_left_is_counted_for_each_size_and_who_strands_it_is_told(host: Host) -> None:
     large = host.claim(host.large, consumer=domain_uuid(1))
     small = host.claim(host.small, consumer=domain_uuid(2))
@@ -440,7 +427,6 @@ def test_what_a_card_has_left_is_counted_for_each_size_and_who_strands_it_is_tol
     assert host.world.operations.capacity(asked).guests == 1
 
 
-@pytest.mark.first_variant
 def test_of_a_card_that_is_full_nothing_is_said_to_be_free(placement: Placement, tmp_path: Path) -> None:
     with Host(placement, tmp_path, vram=True) as host:
         for name in (host.large, host.middle, host.middle, host.small):
@@ -455,7 +441,6 @@ def test_of_a_card_that_is_full_nothing_is_said_to_be_free(placement: Placement,
         assert said[heading + 2].split()[1:3] == [host.small, "1"]
 
 
-@pytest.mark.first_variant
 def test_the_smallest_function_with_vram_enough_is_taken_and_the_same_claim_again_keeps_it(
     placement: Placement, tmp_path: Path
 ) -> None:

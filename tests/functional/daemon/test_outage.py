@@ -204,7 +204,6 @@ def each_of(*operations: Operation) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("operation", operations, ids=lambda each: each.__name__)
 
 
-@pytest.mark.first_variant
 @BOTH
 @each_of(start, claim)
 def test_pulled_at_each_step(placement: Placement, operation: Operation, after: bool) -> None:
@@ -256,7 +255,6 @@ def pull_at_each_step(
     raise AssertionError(f"{operation.__name__} makes more than {REQUESTS_MAX} requests")
 
 
-@pytest.mark.first_variant
 @BOTH
 def test_pulled_at_each_step_of_the_first_report(placement: Placement, after: bool) -> None:
     for number in range(1, REQUESTS_MAX):

@@ -79,7 +79,6 @@ def test_same_host_resize_with_a_reshape_in_between(hosts: Hosts, end: str) -> N
     hosts.a.check()
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 @pytest.mark.parametrize("side", ["a", "b"])
 def test_a_source_that_was_down_at_the_begin_is_reshaped_at_its_start(
@@ -294,7 +293,6 @@ def check_end(hosts: Hosts, end: str, claim: Claim, migration: str = MIGRATION) 
     hosts.b.check()
 
 
-@pytest.mark.first_variant
 @PLACES
 @ENDS
 @pytest.mark.parametrize("side", ["a", "a, named", "b"])
@@ -336,7 +334,6 @@ def test_a_move_that_begins_while_the_reshape_is_unanswered_ends_at_the_source(
     check_end(hosts, end, claim)
 
 
-@pytest.mark.first_variant
 @PLACES
 @ENDS
 def test_two_places_that_look_alike_wait_for_an_operator(

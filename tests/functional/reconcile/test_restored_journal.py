@@ -86,7 +86,6 @@ def claim_all(world: Restored) -> dict[str, Claim]:
     return {who: world.a.claim(who, **place) for who, place in zip((WEB, OTHER, NEXT), PLACES, strict=True)}
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("run", [False, True], ids=["no guests", "guests"])
 def test_claims_of_before_a_reshape_follow_it_and_live_on(world: Restored, run: bool) -> None:
     claims = claim_all(world)
@@ -129,7 +128,6 @@ def test_the_audit_repairs_what_a_pass_could_not_follow(
     assert world.findings() == []
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 @pytest.mark.parametrize("kind", [MoveKind.COLD_MIGRATE, MoveKind.SAME_HOST_RESIZE])
 def test_a_move_of_before_a_reshape_follows_it_and_ends(world: Restored, kind: MoveKind, end: str) -> None:
@@ -155,7 +153,6 @@ def test_a_move_of_before_a_reshape_follows_it_and_ends(world: Restored, kind: M
     assert world.findings() == []
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 @pytest.mark.parametrize("twin", [False, True], ids=["alone", "beside another one"])
 def test_a_move_of_after_a_reshape_is_known_to_a_journal_from_before_both(
@@ -192,7 +189,6 @@ def test_a_move_of_after_a_reshape_is_known_to_a_journal_from_before_both(
     assert world.findings() == []
 
 
-@pytest.mark.first_variant
 def test_a_claim_can_be_resized_and_moved_away_afterwards(world: Restored) -> None:
     a, b = world.a, world.hosts.b
     a.claim(WEB, **PLACES[0])
@@ -213,7 +209,6 @@ WITH_CARD, WITH_VF, BOTH = {"VCPU": 1, "VGPU": 1}, {"VCPU": 1, VF: 1}, {"VGPU": 
 CARD_AND_VF = {"VCPU": 1, "VGPU": 2, VF: 1}
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize(
     ("then", "since", "runs"),
     [
@@ -241,7 +236,6 @@ def test_claims_of_before_they_were_released_and_made_anew_follow_the_guests_in_
     check_follows(world, now, held)
 
 
-@pytest.mark.first_variant
 def test_a_claim_whose_guest_is_shut_off_follows_its_definition_where_placement_has_just_that(
     world: Restored,
 ) -> None:
@@ -257,7 +251,6 @@ def test_a_claim_whose_guest_is_shut_off_follows_its_definition_where_placement_
     check_follows(world, now, held)
 
 
-@pytest.mark.first_variant
 def test_no_repair_is_offered_that_a_claim_which_does_not_follow_would_refuse(world: Restored) -> None:
     """Placement tells functions of one card not apart, so a definition alone does not say who has which."""
     since = {NEXT: WITH_VF, OTHER: WITH_VF, WEB: WITH_VF}

@@ -167,7 +167,6 @@ def test_a_reshape_leaves_the_pool_to_its_consumers(world: World) -> None:
     world.check()
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 @pytest.mark.parametrize("kind", [MoveKind.COLD_MIGRATE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE])
 def test_the_disk_is_charged_once_throughout_a_move(

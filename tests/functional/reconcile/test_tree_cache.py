@@ -68,7 +68,6 @@ def release(client: PlacementClient, _: Provider) -> None:
     client.write_allocations(ConsumerAllocations(ASKED.consumer, {}, held.generation))
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize(
     "change",
     [change_inventory, change_traits, change_aggregates, allocate, release],
@@ -97,7 +96,6 @@ def test_what_somebody_else_changed_meanwhile_is_read_and_nothing_else(
         assert world.operations.explain(request(VCPU=1)).fits is suspects
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"place": "elsewhere", "content": {}}', "\udcff"])
 def test_a_file_of_no_use_is_as_good_as_none(site: Settings, text: str) -> None:
     file = site.state_path / CACHE_FILE

@@ -124,7 +124,6 @@ def host(request: pytest.FixtureRequest, placement: Placement, tmp_path: Path) -
     host.close()
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("seed", range(2))
 def test_after_each_claim_release_and_start_placement_offers_what_can_be_made(host: Host, seed: int) -> None:
     dice = random.Random(seed)
@@ -147,7 +146,6 @@ def test_after_each_claim_release_and_start_placement_offers_what_can_be_made(ho
     assert host.world.operations.audit(heal=False).findings == ()
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("seed", range(3))
 def test_what_stands_in_the_way_of_a_part_is_named_as_trying_all_guests_finds_it(
     host: Host, seed: int
@@ -264,7 +262,6 @@ def test_a_resize_on_the_host_has_another_place_than_the_one_it_leaves(mig: Host
     assert not mig.world.has_candidate(CUSTOM_MIG_3=1), "both places are taken until the move ends"
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("seed", [6, 7])
 def test_no_place_is_given_twice_while_guests_are_resized_confirmed_and_reverted(
     mig: Host, seed: int

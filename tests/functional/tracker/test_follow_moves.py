@@ -214,7 +214,6 @@ def test_a_guest_whose_untyped_move_is_under_way_has_not_moved_away(
     assert world.a.tracker.circumstances().moved_away == ({INSTANCE} if end == "confirm" else frozenset())
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("pool", [{}, DISK], ids=["own disk", "shared pool"])
 @pytest.mark.parametrize("version", ["1.37", "1.39"], ids=["untyped", "typed"])
 def test_an_unclaimed_guest_whose_move_is_under_way_has_not_moved_away(
@@ -238,7 +237,6 @@ def test_an_unclaimed_guest_whose_move_is_under_way_has_not_moved_away(
 # A move that is begun again under another uuid, before the source looks
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("running", [True, False], ids=["guest there", "no guest"])
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 def test_the_source_knows_a_move_that_was_begun_again(claimed: World, end: str, running: bool) -> None:
@@ -265,7 +263,6 @@ def test_the_source_knows_a_move_that_was_begun_again(claimed: World, end: str, 
     claimed.check_settled()
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("asked", ["confirm", "revert"])
 def test_a_superseded_move_is_not_ended_twice(claimed: World, asked: str) -> None:
     """An operator at the source names the first one: it was reverted, and the second goes on."""
@@ -536,7 +533,6 @@ def test_an_end_at_a_source_that_cannot_tell_whose_migration_it_is_changes_nothi
 # A move that ends while the other host reads of it
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 @pytest.mark.parametrize("reader", ["source", "destination"])
 @pytest.mark.parametrize("read_first", [INSTANCE, MIGRATION], ids=["instance", "migration"])

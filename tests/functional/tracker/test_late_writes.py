@@ -48,7 +48,6 @@ def restarted(kit: Kit) -> None:
     kit.tracker.admission.open()
 
 
-@pytest.mark.first_variant
 @ANY_ANSWER
 @pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
 def test_an_abandoned_claim_is_never_executed_late(kit: Kit, answer: str, *, killed: bool) -> None:
@@ -172,7 +171,6 @@ def released_in_doubt(kit: Kit, claim: Claim, answer: str) -> int:
     return generation
 
 
-@pytest.mark.first_variant
 @ANY_ANSWER
 @pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
 def test_a_release_done_late_never_takes_a_later_claim_of_the_same_consumer(
@@ -691,7 +689,6 @@ def moved(kit: Kit) -> MoveState:
     return kit.tracker.moves()[MIGRATION].state
 
 
-@pytest.mark.first_variant
 @ANY_ANSWER
 @pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
 def test_a_begin_that_nobody_answered_is_never_executed_late(kit: Kit, answer: str, *, killed: bool) -> None:
@@ -776,7 +773,6 @@ def test_who_ends_a_move_whose_begin_nobody_answered_learns_at_once_what_became_
     kit.check()
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("step", ["confirm", "revert"])
 @pytest.mark.parametrize("executed", [False, True], ids=["not done yet", "done"])
 def test_the_end_of_a_move_that_nobody_answered_is_executed_once(

@@ -33,7 +33,6 @@ from agent.tracker.guarded_write import STALLED_S
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("kind", ACROSS)
 def test_each_holds_its_own_and_the_shared_disk_is_held_once(claimed: World, kind: MoveKind) -> None:
     """Scenarios 43, 61, 74: M holds exactly what I held, the disk in the pool is charged once throughout."""
@@ -116,7 +115,6 @@ def test_a_begin_that_is_repeated_with_a_name_is_the_same_move_and_gets_it(claim
         claimed.b.tracker.begin_move(replace(nameless, name="web2"), MoveKind.COLD_MIGRATE, MIGRATION)
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("kind", ACROSS)
 def test_confirm_frees_the_source(claimed: World, kind: MoveKind) -> None:
     """Scenario 44: M gone, S free, D kept, and the context on both sides closed."""
@@ -135,7 +133,6 @@ def test_confirm_frees_the_source(claimed: World, kind: MoveKind) -> None:
     assert claimed.b.tracker.confirm_move(MIGRATION) == move
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("noticed", [False, True], ids=["source unaware", "source aware"])
 @pytest.mark.parametrize("kind", ACROSS)
 def test_revert_gives_the_same_devices_back(claimed: World, kind: MoveKind, noticed: bool) -> None:
@@ -529,7 +526,6 @@ def test_a_lost_begin_is_found_out_about_before_anything_else(claimed: World, th
     claimed.check_settled()
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("looked", [False, True], ids=["done before the look", "done after it"])
 @pytest.mark.parametrize("same_host", [False, True], ids=["from elsewhere", "on the host"])
 def test_a_begin_that_was_not_answered_in_time_moves_nothing_when_it_is_done(
@@ -747,7 +743,6 @@ def test_allocations_that_are_no_beginning_of_a_move_are_refused_and_left_as_the
     assert world.state() == before
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("disk", [200, 400], ids=["disk once", "disk summed up"])
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 def test_a_doubled_allocation_becomes_the_owned_form(claimed: World, end: str, disk: int) -> None:

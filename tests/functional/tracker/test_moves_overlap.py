@@ -327,7 +327,6 @@ def ports(claim: Claim | None) -> dict[str, str]:
     }
 
 
-@pytest.mark.first_variant
 @pytest.mark.parametrize("kind", [MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE])
 def test_through_a_move_and_its_revert(tmp_path: Path, placement: Placement, kind: MoveKind) -> None:
     with World(tmp_path, placement) as world:
