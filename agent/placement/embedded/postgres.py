@@ -453,8 +453,8 @@ class PostgresHome:
             made = connection.execute("SELECT to_regclass('plimsoll_writer')").fetchone()
             if made is None or made[0] is None:
                 connection.execute(TABLES)
-        newest = connection.execute("SELECT max(format) FROM plimsoll_writer").fetchone()
-        if newest is not None and (newest[0] or 0) > FORMAT:
+        newer = connection.execute("SELECT 1 FROM plimsoll_writer WHERE format > %s", (FORMAT,))
+        if newer.fetchone() is not None:
             raise self._refused("a newer version wrote its journal", "upgrade this server")
 
     def _refused(self, reason: str, remedy: str) -> DatabaseError:
