@@ -535,6 +535,20 @@ def test_a_survey_counts_as_on_another_host_and_changes_nothing() -> None:
     assert book.unclaimed() == {} and book.host.root is None
 
 
+@pytest.mark.parametrize(("used", "beyond_the_claim"), [(2, 0), (3, 0), (5, 2)])
+def test_what_a_claim_grows_by_is_unheld_once_it_is_written(used: int, beyond_the_claim: int) -> None:
+    """Placement would refuse the claim's own write beside a reservation of that."""
+    book, consumer = Book(), CONSUMERS[0]
+    book.refresh(HOST, {ROOT: {consumer: {VCPU: 2}}}, UNITS)
+    book.observe_guests([Guest(consumer, "guest", GuestState.RUNNING, {VCPU: used})])
+    book.grow(consumer, on=True)
+    book.put(claim(consumer, {ROOT: {VCPU: 3}}))
+    unheld = {consumer: {ROOT: {VCPU: beyond_the_claim}}} if beyond_the_claim else {}
+    assert book.unheld() == unheld
+    book.grow(consumer, on=False)
+    assert book.unheld() == {consumer: {ROOT: {VCPU: max(3, used) - 2}}}
+
+
 def test_a_claim_that_placement_does_not_hold_is_suspect() -> None:
     book = Book([claim(consumer, {ROOT: {VCPU: 2}}) for consumer in CONSUMERS[:2]])
     book.refresh(HOST, {ROOT: {CONSUMERS[0]: {VCPU: 2}}}, UNITS)
