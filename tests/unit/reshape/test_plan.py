@@ -238,6 +238,26 @@ def test_an_untold_consumer_leaves_a_source_only_where_that_has_no_room() -> Non
     assert reshape.allocations == {consumer(3): {GPU[0]: {"VGPU": 3}}}
 
 
+@pytest.mark.parametrize("name_there", ["SRIOV_NET_VF", "CUSTOM_VF"])
+def test_what_need_not_leave_goes_along_only_where_its_class_stays_the_same(name_there: str) -> None:
+    current = flat(4, SRIOV_NET_VF=Inventory(4))
+    desired = ProviderTree(
+        [
+            Provider(ROOT, "host", None, {"VCPU": Inventory(64), "SRIOV_NET_VF": Inventory(2)}),
+            Provider(GPU[0], "gpu0", ROOT, {"VGPU": Inventory(4), name_there: Inventory(2)}),
+        ]
+    )
+    becomes = {"SRIOV_NET_VF": name_there} if name_there != "SRIOV_NET_VF" else {}
+    moves = [MoveInstruction("host", {"VGPU": 4, "SRIOV_NET_VF": 2}, "gpu0", becomes=becomes)]
+    held = {consumer(1): {ROOT: {"VGPU": 1, "SRIOV_NET_VF": 1}}}
+    reshape = plan_reshape(current, desired, moves, held)
+    assert reshape.allocations[consumer(1)] == (
+        {ROOT: {"SRIOV_NET_VF": 1}, GPU[0]: {"VGPU": 1}}
+        if becomes
+        else {GPU[0]: {"VGPU": 1, "SRIOV_NET_VF": 1}}
+    )
+
+
 def test_who_is_told_to_use_a_target_is_not_sent_on_from_there() -> None:
     """It holds a unit of the target's already, which goes; the one that it was told of stays."""
     current = ProviderTree(
