@@ -5,10 +5,10 @@ unsuffixed group, and one for each suffixed group. The search (agent.placement.s
 `STEPS_MAX` steps.
 
 The order of choice is fixed, so that the same request always has the same result: own providers before
-sharing ones, as agent.claims.choice ranks them, those of equal rank from the root down, siblings by name.
-Within the unsuffixed group, a provider that was
-already chosen goes first, then one that can serve more of the group's classes, so that a guest is spread over
-few providers.
+sharing ones, as agent.claims.choice ranks them, those of equal rank with the fewest free peers (below their
+PCIe switch, or in their group of GPUs) first, then from the root down, siblings by name. Within the
+unsuffixed group, a provider that was already chosen goes first, then one that can serve more of the group's
+classes, so that a guest is spread over few providers.
 """
 
 from collections import Counter
@@ -291,11 +291,19 @@ def _best_first(slot: FitSlot, stock: HostStock, costs: Mapping[int, CellCost]) 
         return slot
     name, amount = next(iter(slot.resources.items()))
     cell_of, rank = stock.choice.cell_of, stock.choice.strategy.rank
+    below = Counter(provider.parent for provider in slot.options)
 
-    def place(provider: Provider) -> tuple[bool, bool, float, float]:
+    def peers(provider: Provider) -> int:
+        """How many others below its switch, or in its group of GPUs, a guest could have beside it."""
+        above = stock.host.tree.get(provider.parent or "")
+        is_group = above is not None and above.parent is not None and not above.inventories
+        return below[provider.parent] - 1 if is_group else 0
+
+    def place(provider: Provider) -> tuple[bool, bool, float, float, int]:
         cost = costs.get(cell_of.get(provider.uuid, -1), NO_COST)
         spare = stock.free(provider, name) - amount - cost.needed.get(name, 0.0)
-        return not stock.host.is_own(provider.uuid), cost.has_idle, cost.lost, rank(name, spare)
+        own = stock.host.is_own(provider.uuid)
+        return not own, cost.has_idle, cost.lost, rank(name, spare), peers(provider)
 
     return replace(slot, options=tuple(sorted(slot.options, key=place)))
 

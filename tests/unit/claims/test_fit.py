@@ -216,6 +216,28 @@ def test_a_group_without_resources_holds_others_together() -> None:
     assert reasons(found) == [("", 0, 0, "host", "group '_N': no provider of this host has trait CUSTOM_X")]
 
 
+def test_one_gpu_is_taken_where_it_parts_the_fewest_peers() -> None:
+    """A guest that needs two peers may come, and a GPU without a free peer serves one that needs a single GPU
+    as well.
+    """
+    host = (
+        provider("host", VCPU=8),
+        provider("group0", "host", traits=("CUSTOM_LINK",)),
+        provider("group1", "host", traits=("CUSTOM_LINK",)),
+        *(provider(f"gpu0{number}", "group0", PGPU=1) for number in range(3)),
+        *(provider(f"gpu1{number}", "group1", PGPU=1) for number in range(2)),
+        provider("gpu9", "host", PGPU=1),
+    )
+    one = ask(group("1", PGPU=1))
+    assert fitted(one, *host).allocations.keys() == {"gpu9"}
+    used = {"gpu9": {"PGPU": 1}}
+    assert fitted(one, *host, used=used).allocations.keys() == {"gpu10"}
+    used |= {"gpu10": {"PGPU": 1}}
+    assert fitted(one, *host, used=used).allocations.keys() == {"gpu11"}
+    used |= {"gpu11": {"PGPU": 1}}
+    assert fitted(one, *host, used=used).allocations.keys() == {"gpu00"}
+
+
 def test_a_refusal_of_peers_tells_of_each_switch_what_is_not_free_below_it() -> None:
     """By the trait that the caller asked for: the group of it may have a name that the caller never gave."""
     switches = (
