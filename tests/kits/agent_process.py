@@ -1,7 +1,7 @@
-"""The agent as a process, on the fake driver and the usual placement."""
+"""The agent as a process, forked with all modules there, on the fake driver and the usual placement."""
 
+import os
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from agent.cli.client import Client
 from agent.errors import DaemonUnreachable
 from kits.cli_process import DEADLINE_S, ENVIRONMENT, plimsoll
 from kits.daemon_process import eventually
+from kits.forked_commands import ForkedCommand
 from kits.placements import section_of, usual_placement
 
 
@@ -32,9 +33,9 @@ class Agent:
         )
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "agent.cli.main", "agent", "--config-file", str(self.file)]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=ENVIRONMENT)
+        with self._log.open("ab") as log, Path(os.devnull).open("rb") as nothing:
+            streams = (nothing.fileno(), log.fileno(), log.fileno())
+            self._process = ForkedCommand(("agent", "--config-file", str(self.file)), ENVIRONMENT, streams)
         eventually("the agent's start", self._answers)
 
     def status(self) -> dict[str, Any]:

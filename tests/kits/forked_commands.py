@@ -1,8 +1,9 @@
 """Commands of the command line that need no start of an interpreter.
 
-`plimsoll status` takes 95 ms of processor time, of which Python's start and the imports take 75. A server for
-each of pytest's workers makes them once, and becomes the command in a child for each call. The child has the
-streams, environment, directory and signals that the process would have, and ends as an interpreter ends.
+`plimsoll status` takes 95 ms of processor time, of which Python's start and the imports take 75; of the
+700 ms of an agent's start they take 430. A server for each of pytest's workers makes them once, and becomes
+the command in a child for each call. The child has the streams, environment, directory and signals that the
+process would have, and ends as an interpreter ends.
 
 What Python reads when it starts is the server's, and all modules are there: the tests of that start a process
 (`kits.cli_process.plimsoll_started`).
@@ -50,39 +51,83 @@ def run_forked(
 
     Raises subprocess.TimeoutExpired where the command takes longer; it was killed then.
     """
-    early = [
-        name for name, value in environment.items() - ENVIRONMENT.items() if name.startswith(READ_AT_START)
-    ]
-    assert not early, f"Python reads {early} when it starts: run the command with plimsoll_started"
-    request = json.dumps([words, str(Path.cwd()), dict(environment)]).encode()
-    assert len(request) < REQUEST_BYTES_MAX
-    ends, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     in_read, in_write = os.pipe()
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
-    given = (in_read, out_write, err_write, theirs.fileno())
-    with ends, ThreadPoolExecutor(STREAMS) as pool:
+    given = (in_read, out_write, err_write)
+    with ThreadPoolExecutor(STREAMS) as pool:
         try:
-            socket.send_fds(_server(), [request], given)
+            command = ForkedCommand(words, environment, given)
         finally:
-            theirs.close()
-            for fd in given[:STREAMS]:
+            for fd in given:
                 os.close(fd)
             written = pool.submit(_write, in_write, stdin)
             outputs = [pool.submit(_read, fd) for fd in (out_read, err_read)]
-        pid = int.from_bytes(ends.recv(NUMBER_BYTES), "little")
-        assert pid, "the server of commands ended"
-        ends.settimeout(timeout_s)
         try:
-            status = ends.recv(NUMBER_BYTES)
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(words, timeout_s) from None
-        assert status, "the server of commands ended"
+            code = command.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            command.kill()
+            command.wait(timeout_s)
+            raise
         written.result()
         stdout, stderr = (output.result() for output in outputs)
-    code = os.waitstatus_to_exitcode(int.from_bytes(status, "little"))
     return subprocess.CompletedProcess(words, code, stdout, stderr)
+
+
+class ForkedCommand:
+    """`plimsoll WORDS` as a process that goes on, with so much of subprocess.Popen as tests need.
+
+    `streams` are the descriptors of its standard input, output and error; the caller closes its own.
+    """
+
+    def __init__(
+        self, words: tuple[str, ...], environment: Mapping[str, str], streams: tuple[int, int, int]
+    ) -> None:
+        early = [
+            name
+            for name, value in environment.items() - ENVIRONMENT.items()
+            if name.startswith(READ_AT_START)
+        ]
+        assert not early, f"Python reads {early} when it starts: run the command with plimsoll_started"
+        request = json.dumps([words, str(Path.cwd()), dict(environment)]).encode()
+        assert len(request) < REQUEST_BYTES_MAX
+        self.words = words
+        self.returncode: int | None = None
+        self._ends, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(_server(), [request], (*streams, theirs.fileno()))
+        self.pid = int.from_bytes(self._ends.recv(NUMBER_BYTES), "little")
+        assert self.pid, "the server of commands ended"
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit code. Raises subprocess.TimeoutExpired where it takes longer."""
+        if self.returncode is None:
+            self._ends.settimeout(timeout_s)
+            try:
+                status = self._ends.recv(NUMBER_BYTES)
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(self.words, timeout_s) from None
+            self._ends.close()
+            assert status, "the server of commands ended"
+            self.returncode = os.waitstatus_to_exitcode(int.from_bytes(status, "little"))
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def _write(fd: int, text: str) -> None:
