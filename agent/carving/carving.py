@@ -469,6 +469,8 @@ class Step:
         """What gets no more steps once this one fails: a mediated device, a MIG instance, a function."""
         if self.kind in (StepKind.MIG, StepKind.MIG_COMPUTE):
             return f"{self.function} {self.value}"
+        if self.kind in QUOTAS:  # without one pair of them, a function gets the other one all the same
+            return f"{self.function} {self.kind}"
         return self.unit if self.kind is StepKind.CREATE_MDEV else self.function
 
     def to_json(self) -> dict[str, str]:

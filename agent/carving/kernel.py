@@ -163,6 +163,8 @@ class Kernel:
         self._wait_s = wait_s
         self._nvidia_smi = NvidiaSmi()
         self._mig: dict[str, Mapping[str, MigInstance] | None] = {}
+        self._without: set[tuple[str, StepKind]] = set()
+        """Cards of which a function has no such quotas: the other functions are not waited for, too."""
 
     def seen(self, named: Iterable[str], mig: Collection[str] = ()) -> Seen:
         """What there is of the named functions, of their cards and of all virtual functions of these.
@@ -362,10 +364,11 @@ class Kernel:
     def _write_quota(self, kind: StepKind, device: Path, pair: str) -> None:
         """Write the pair into each folder, or leave all as it was: xe takes first what the function has."""
         option, names = QUOTAS[kind]
-        self._confirm(
-            lambda: self._quota(kind, device) is not None,
-            f"its driver has no {option.replace('_', ' ')} for it",
-        )
+        without = (link_name(device / "physfn"), kind)
+        wait_s = 0.0 if without in self._without else min(CONFIRM_S, self._wait_s)
+        if not self._becomes(lambda: self._quota(kind, device) is not None, wait_s):
+            self._without.add(without)
+            raise OSError(errno.ENOENT, f"its driver has no {option.replace('_', ' ')} for it")
         former: dict[Path, str] = {}
         try:
             for folder in self._quota_folders(kind, device):
@@ -380,10 +383,8 @@ class Kernel:
                 raise
             what = f"its card has not so many left in one piece; name fewer in [devices] {option}"
             raise OSError(error.errno, what) from error
-        self._confirm(
-            lambda: self._quota(kind, device) == pair,
-            f"the driver aligns them; name others in [devices] {option}",
-        )
+        if self._quota(kind, device) != pair:
+            raise OSError(errno.EIO, f"the driver aligns them; name others in [devices] {option}")
 
     def _port_place(self, device: Path) -> tuple[str, int]:
         """(network interface of its card, its number there) of a virtual function; ("", -1) without one."""

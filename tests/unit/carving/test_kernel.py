@@ -20,7 +20,7 @@ from kits.xe_debugfs import LAYOUTS, XeDebugfs
 
 from agent.carving.carver import Carver, CarvingJournal
 from agent.carving.carving import MigInstance, Plan, Sight, Step, StepKind
-from agent.carving.kernel import Kernel, NvidiaSmi, joined_groups, vfio_uses, write_text
+from agent.carving.kernel import CONFIRM_S, Kernel, NvidiaSmi, joined_groups, vfio_uses, write_text
 from agent.codec import decode, encode
 from agent.device_names import mig_slices
 from agent.driver import DeclaredCarving, RootSight
@@ -282,6 +282,36 @@ def test_what_the_driver_makes_of_a_quota_is_read_back(
     monkeypatch.setattr("agent.carving.kernel.write_text", lambda path, _: path.write_text("8000\n"))
     failures = quotas.carver.carve().failures
     assert len(failures) == 4 and "name others in [devices] context_quotas" in failures[0]
+
+
+@pytest.mark.parametrize("fails", ["missing", "aligned"])
+def test_execution_quanta_that_fail_keep_no_function_from_its_contexts_and_no_boot_waiting(
+    quotas: Quotas, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Linux before 6.19 has none of them; a card can have 63 functions, and libvirt waits for the run."""
+    slept: list[float] = []
+    monkeypatch.setattr("agent.carving.kernel.time.sleep", slept.append)
+    monkeypatch.setattr("agent.carving.kernel.time.monotonic", lambda: sum(slept))
+    files = [*(quotas.tree.devices / CARD / "sriov_admin").glob("vf*/profile/exec_quantum_ms")]
+    assert len(files) == len(FUNCTIONS)
+    for file in files if fails == "missing" else ():
+        file.unlink()
+
+    def write(path: Path, text: str) -> None:
+        if path.name in ("exec_quantum_ms", "preempt_timeout_us"):
+            path.write_text("24\n")
+        else:
+            quotas.debugfs.write(path, text)
+
+    monkeypatch.setattr("agent.carving.kernel.write_text", write)
+    declared = {**quotas.carver.declared.quotas, "execution_quanta": {CARD: "25/500000"}}
+    carver = replace(quotas.carver, declared=DeclaredCarving(quotas=declared))
+    carver = replace(carver, kernel=Kernel(quotas.tree.sys, 30.0, quotas.tree.proc))
+    carved = carver.carve()
+    reason = "has no execution quanta" if fails == "missing" else "the driver aligns them"
+    assert [reason in each for each in carved.failures] == [True] * len(FUNCTIONS)
+    assert quotas.all() == dict.fromkeys(FUNCTIONS, ("8192/32",) * 2)
+    assert sum(slept) < CONFIRM_S * 1.1, "once for the card, not for each function"
 
 
 def test_a_card_without_a_media_gt_has_quotas_of_one(xe: PciTree, tmp_path: Path) -> None:
