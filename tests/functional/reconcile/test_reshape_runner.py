@@ -142,6 +142,16 @@ def test_no_claim_gets_what_waits_to_move_where_the_rest_of_it_stays(world: Worl
     assert not world.tracker.explain(request(VGPU=1)).fits
 
 
+def test_a_reshape_is_postponed_while_an_operation_on_what_moves_does_not_end(held: World) -> None:
+    turns = held.tracker.turns
+    turns.wait_s = 0.05
+    with turns.take(uuid_of("a")):
+        pending = held.see(*NESTED, moves=to_gpus()).pending
+        assert f"operation on consumer {uuid_of('a')} has been under way" in str(pending)
+        assert held.placed("a") == {"node1": {"VGPU": 1}}
+    assert held.again().pending is None and "node1" not in held.placed("a")
+
+
 def test_a_pending_reshape_that_is_called_off_gives_the_inventory_back(world: World) -> None:
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 5})

@@ -16,6 +16,7 @@ from agent.placement.client import PlacementClient
 from agent.providers.resolve import OwnedProviders, ResolvedDescription
 from agent.reconcile import one_writer
 from agent.reconcile.one_writer import Writer, writer_mark, writer_of
+from agent.reconcile.reconciler import Reconciler
 from agent.state.identity import WriterRecord
 from agent.state.journal import Journal
 from agent.tree import Provider, ProviderTree
@@ -397,5 +398,8 @@ def test_two_verifications_without_an_answer_settle_a_mark(verify_s: int, settle
     machine.world.now = settles_s - 1
     assert machine.running.waits() and machine.running.holds_back() is not None
     assert machine.running.holds_back(taking=False) is None
+    nothing: Any = None
+    reconciler = Reconciler(nothing, nothing, nothing, nothing, ROOT, writer=machine.running)
+    assert reconciler.waits_for_another() and not reconciler.is_contested, "it claims and releases"
     machine.world.now = settles_s
     assert not machine.running.waits() and machine.running.holds_back() is None
