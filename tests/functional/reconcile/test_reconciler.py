@@ -223,6 +223,22 @@ def test_placement_away_is_a_state_and_the_pass_catches_up(world: World) -> None
     assert world.holds()[ROOT].inventories["DISK_GB"].total == 300
 
 
+def test_what_a_verification_found_and_could_not_write_is_written_by_the_next_pass(world: World) -> None:
+    world.reconciler.reconcile("the start")
+    wanted = world.holds()[ROOT]
+    others = {**wanted.inventories, "DISK_GB": replace(wanted.inventories["DISK_GB"], total=1)}
+    world.client.put_inventories(ROOT, wanted.generation or 0, others)
+
+    def cut(request: str) -> None:
+        world.wire.cut = request.startswith("PUT")
+
+    world.wire.before = cut
+    assert isinstance(world.reconciler.verify("verification").error, PlacementUnavailable)
+    world.wire.before, world.wire.cut = nothing, False
+    assert world.reconciler.reconcile("the retry").error is None
+    assert world.holds()[ROOT].inventories == wanted.inventories
+
+
 def test_cut_off_after_any_request_the_next_pass_reaches_the_end(world: World) -> None:
     world.reconciler.reconcile("the start")
     total = len(world.asked())
