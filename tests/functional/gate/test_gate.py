@@ -393,6 +393,22 @@ def test_there_and_back_while_the_definition_stays_behind(host: GatedHost, other
     assert source.held(vm.uuid) != {} and destination.held(vm.uuid) == {}
 
 
+def test_a_source_whose_guest_has_left_looks_at_once_whether_the_move_has_ended(
+    host: GatedHost, other: GatedHost
+) -> None:
+    """Also where libvirt's hook did not tell of the end, and not at the next verification only."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    other.allowed("migrate", "begin", domain(vm.uuid))
+    host.world.agent.verify()
+    other.driver.add_guest(vm)
+    other.world.agent.reconcile("it runs")
+    host.driver.remove_guest(vm.uuid)
+    host.world.agent.reconcile("an event")
+    (move,) = host.world.agent._tracker.moves().values()
+    assert move.state is MoveState.CONFIRMED and host.world.agent._tracker.claims() == {}
+
+
 def test_a_guest_may_come_back_before_its_host_has_seen_it_leave(host: GatedHost, other: GatedHost) -> None:
     """The driver's report is late: libvirt lets no guest come in that runs here."""
     vm = guest(str(uuid4()))
