@@ -105,11 +105,17 @@ def test_what_an_instance_that_left_may_have_handed_over_names_its_claim(
 
 
 def test_a_claim_without_allocation_here_may_have_its_migration_here() -> None:
+    """A consumer that has a claim or a guest of its own is no migration."""
     unknown = observe(CLAIMS, placed={MIGRATION: HERE})
     assert consumer_case(unknown, THERE).possible_holders == (MIGRATION,)
     smaller = observe(CLAIMS, placed={MIGRATION: {uuid_of("host"): {"VCPU": 1}}})
     assert consumer_case(smaller, THERE).possible_holders == ()
     assert consumer_case(observe(CLAIMS, placed={}), THERE).possible_holders == ()
+    (claim,) = CLAIMS.values()
+    of_its_own = {**CLAIMS, MIGRATION: replace(claim, consumer=MIGRATION)}
+    assert consumer_case(observe(of_its_own, placed={MIGRATION: HERE}), THERE).possible_holders == ()
+    runs = observe(CLAIMS, placed={MIGRATION: HERE}, guests=(running(MIGRATION, VCPU=2),))
+    assert consumer_case(runs, THERE).possible_holders == ()
 
 
 def test_a_row_has_what_the_instance_and_its_migration_have() -> None:

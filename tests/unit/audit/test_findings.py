@@ -594,6 +594,12 @@ def test_only_an_allocation_that_the_agent_wrote_gets_its_claim_back() -> None:
     assert finding is not None and finding.own
     (take,) = finding.repair
     assert isinstance(take, TakeClaim) and take.request.resources == {"VCPU": 1}
+    assert take.request.group_policy is None, "one group has none to be apart from"
+    on_two = UnclaimedInstance().judge_consumer(
+        consumer_case(observation, {**ONE_CPU_HERE, uuid_of("gpu0"): {"VGPU": 1}})
+    )
+    assert on_two is not None and isinstance(on_two.repair[0], TakeClaim)
+    assert on_two.repair[0].request.group_policy == "none", "each group where its allocation is"
     others = consumer_case(observation, ONE_CPU_HERE, owner=("project", "user"))
     assert UnclaimedInstance().judge_consumer(others) is None
 
