@@ -4,7 +4,6 @@
 serves it.
 """
 
-import encodings.idna  # noqa: F401 - werkzeug needs it in each request, when no descriptor may be left to load it
 import fcntl
 import json
 import math
@@ -19,7 +18,7 @@ from uuid import uuid4
 
 from werkzeug.exceptions import ClientDisconnected, HTTPException, MethodNotAllowed
 from werkzeug.routing import Map, Rule
-from werkzeug.wrappers import Request, Response
+from werkzeug.wrappers import Request
 
 from agent import __version__, log
 from agent.api.operations import Operations
@@ -102,34 +101,34 @@ class Api:
             strict_slashes=True,
             merge_slashes=False,
             redirect_defaults=False,
-        )
+        ).bind("plimsoll")
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         request = Request(environ)
         try:
-            response = _response(self._answer(request))
+            answer = self._answer(request)
         except PlimsollError as error:
             if error.http_status >= 500:
                 LOG.warning("%s %s: %s", request.method, request.path, error.message)
             allow = {"Allow": ", ".join(error.details["allow"])} if isinstance(error, WrongMethod) else {}
             body = error_body(error.code, error.message, error.details)
-            response = _response(WebResponse(error.http_status, body, allow))
+            answer = WebResponse(error.http_status, body, allow)
         except HTTPException as error:
             code = f"plimsoll.api.http_{error.code or 400}"
             body = error_body(code, error.description or error.name)
-            response = _response(WebResponse(error.code or 400, body))
+            answer = WebResponse(error.code or 400, body)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
                 LOG.warning("%s %s: %s.", request.method, request.path, error.strerror)
-                response = _response(WebResponse(503, error_body("plimsoll.internal", NO_DESCRIPTOR)))
+                answer = WebResponse(503, error_body("plimsoll.internal", NO_DESCRIPTOR))
             else:
                 # The caller gets the id of the error, the log gets the traceback.
                 name = uuid4().hex[:12]
                 told = "error %s in %s %s", name, request.method, request.path
                 LOG.exception(*told, fields={"error_id": name})
                 message = f"The agent failed in an unexpected way; its log tells more under error {name}"
-                response = _response(WebResponse(500, error_body("plimsoll.internal", message, {"id": name})))
-        return response(environ, start_response)
+                answer = WebResponse(500, error_body("plimsoll.internal", message, {"id": name}))
+        return answer.send(start_response, _OF_ALL)
 
     def _answer(self, request: Request) -> WebResponse:
         caller = peer_credentials(request.environ)
@@ -174,7 +173,7 @@ class Api:
 
     def _route(self, request: Request) -> tuple[ApiRoute, Mapping[str, str]]:
         try:
-            route, path = self._routes.bind_to_environ(request.environ).match()
+            route, path = self._routes.match(request.path, request.method)
         except MethodNotAllowed as error:
             allow = error.valid_methods or ()
             known = ", ".join(sorted(allow))
@@ -259,12 +258,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return known
 
 
-def _response(answer: WebResponse) -> Response:
-    response = Response(answer.content, answer.status, content_type=answer.kind)
-    response.headers.extend(answer.headers)
-    response.headers["Cache-Control"] = "no-store"
-    response.headers["Plimsoll-Version"] = __version__
-    return response
+_OF_ALL = {"Cache-Control": "no-store", "Plimsoll-Version": __version__}
 
 
 DIRECTORY_MODE = 0o750

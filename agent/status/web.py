@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
-from werkzeug.wrappers import Request, Response
+from werkzeug.wrappers import Request
 
 from agent import __version__, log
 from agent.config.access import Address
@@ -311,6 +312,12 @@ class WebResponse(NamedTuple):
         """The body as it is sent."""
         return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode() + b"\n"
 
+    def send(self, start_response: "StartResponse", headers: Mapping[str, str]) -> Iterable[bytes]:
+        """Send it as PEP 3333 says, with these headers beside its own; the server adds its length."""
+        told = {"Content-Type": self.kind, **self.headers, **headers}
+        start_response(f"{self.status} {HTTPStatus(self.status).phrase}", list(told.items()))
+        return (self.content,)
+
 
 def healthz(host_status: HostStatus) -> WebResponse:
     """200 as long as the agent answers; `state` is its state."""
@@ -408,14 +415,12 @@ class Web:
             # The caller gets no details; the log has them.
             LOG.exception("Unexpected error in %s %s", request.method, request.path)
             answer = _plain(500, "The agent failed unexpectedly; its log has the details.")
-        response = Response(answer.content, answer.status, content_type=answer.kind, headers=PAGE.headers)
-        if answer.status == 405:
-            response.headers["Allow"] = "GET, HEAD"
-        return response(environ, start_response)
+        return answer.send(start_response, PAGE.headers)
 
     def _answer(self, request: Request) -> WebResponse:
         if request.method not in ("GET", "HEAD"):
-            return _plain(405, "This address is read-only: use GET or HEAD.")
+            only = _plain(405, "This address is read-only: use GET or HEAD.")
+            return only._replace(headers={"Allow": "GET, HEAD"})
         if self._local and not is_loopback(request.headers.get("Host", "")):
             return _plain(
                 421, "This address answers requests for localhost only, and the request names another host."

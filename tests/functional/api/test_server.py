@@ -524,7 +524,7 @@ def test_when_the_kernel_says_nothing_nobody_is_let_in(host: Sight) -> None:
     }
     api = Api(host.world.operations, Access.parse([], [], []))
     body = api(environ, lambda status, _: statuses.append(status))
-    assert statuses == ["403 FORBIDDEN"]
+    assert statuses == ["403 Forbidden"]
     assert b"plimsoll.forbidden" in b"".join(body)
 
 
