@@ -273,11 +273,12 @@ def card_obstacle(
     if not confidential:
         return f"has trait {CC}: only guests with SEV-SNP or TDX get such a card"
     wanted = {CC_ON, *(CC_DEVTOOLS for any_of in group.required if CC_DEVTOOLS in any_of)}
-    if wanted & traits or VDPA_TRAIT in traits:
+    if (CC in traits and wanted & traits) or VDPA_TRAIT in traits:
         return ""
     if CC in traits and CC_DEVTOOLS not in traits:
         return f"has trait {CC} alone: no guest of this host can have it, `plimsoll status` says why"
-    return f"lacks trait {CC_ON}, and the guest's memory is encrypted by SEV-SNP or TDX"
+    lacking = CC if CC_ON in traits else CC_ON  # the one that the mode of the card's spec would give it
+    return f"lacks trait {lacking}, and the guest's memory is encrypted by SEV-SNP or TDX"
 
 
 def wrong_cards(
@@ -285,8 +286,8 @@ def wrong_cards(
 ) -> Iterator[tuple[Provider, str]]:
     """(card, why it is not for this guest, as a clause) of those of which it needs something."""
     confidential = is_confidential(request) if request is not None else False
-    if guest is not None and guest.encryption:
-        confidential = guest.encryption <= CONFIDENTIAL
+    if guest is not None and (guest.encryption or not (guest.is_off or guest.problem)):
+        confidential = bool(guest.encryption) and guest.encryption <= CONFIDENTIAL
     asked = request.groups if request is not None else ()
     group = RequestGroup(required=tuple(any_of for each in asked for any_of in each.required))
     for uuid, amounts in sorted(needed.items()):

@@ -127,7 +127,8 @@ class GuestAdmission:
                 for card, clause in wrong_cards(claim.request, guest, claim.allocations, tree):
                     raise errors.ClaimConflict(
                         f"{label(claim.request)} has a claim of {card.name}, which {clause}. Give the card "
-                        "its former mode and state that in [pci] device_spec, or release the claim.",
+                        "its former mode and state that in [pci] device_spec, change the domain, or release "
+                        "the claim.",
                         consumer=claim.consumer,
                     )
                 # The disks of a guest that comes in, or that cannot be read now, are those that are claimed.

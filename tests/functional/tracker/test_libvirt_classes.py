@@ -419,6 +419,36 @@ def test_a_mode_that_really_changes_under_a_claim_is_a_finding_and_its_guest_doe
     assert stage.world.placed(claim.consumer) == before
 
 
+def test_a_guest_that_is_not_encrypted_is_not_confidential_by_its_claim(stage: Stage) -> None:
+    """Its domain says what it is. One that is shut off is still to be defined."""
+    show_cards(stage, "on", tdx=2)
+    claim = stage.world.tracker.claim(with_card("intel-tdx")).claim
+    xml = domain(1, memory_mb=256, devices=HOSTDEV.format("43")).replace(domain_uuid(1), claim.consumer)
+    admission = GuestAdmission(stage.world.tracker, stage.world.client, stage.world.journal.devices)
+    with pytest.raises(ClaimConflict, match=f"has a claim of {FIRST}, which has trait CUSTOM_CC: only"):
+        admission.admit(replace(_guest(stage, xml), state=GuestState.RUNNING))
+    stage.driver.xml = (xml,)
+    for state, kinds in ((GuestState.SHUTOFF, []), (GuestState.RUNNING, ["wrong mode"])):
+        stage.driver.states = {claim.consumer: state}
+        stage.show()
+        assert [each.kind for each in findings(stage)] == kinds
+
+
+@pytest.mark.parametrize("real", ["", "off"])
+def test_a_trait_of_the_mode_makes_no_card_confidential(stage: Stage, real: str) -> None:
+    """An operator wrote it into device_spec, or another client of Placement onto the provider."""
+    show_cards(stage, "off", "off", tdx=2)
+    see_mode(stage, real)
+    spec = {"address": "0000:83:00.0", "traits": "CUSTOM_CC_ON"}
+    stage.show(devices=DeviceSettings(parse_device_specs((json.dumps(spec), '{"address": "0000:43:00.0"}'))))
+    (card,) = (each for each in stage.world.tree() if each.name == FIRST)
+    stage.world.raw.put_traits(card.uuid, card.generation, card.traits | {"CUSTOM_CC_ON"})
+    stage.show()
+    with pytest.raises(DoesNotFit, match="lacks trait CUSTOM_CC, and the guest's memory is"):
+        stage.world.tracker.claim(with_card("intel-tdx"))
+    stage.world.tracker.claim(with_card())
+
+
 def _guest(stage: Stage, xml: str) -> Guest:
     """The guest as the driver reads its domain."""
     before, stage.driver.xml = stage.driver.xml, (xml,)
