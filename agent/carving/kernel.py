@@ -127,6 +127,12 @@ AMD_SMI = "/usr/local/bin/amd-smi"
 TOOL_S = 30.0
 TOOL_SIZE_MAX = 2**20
 PAIR = re.compile(r"[0-9]{1,9}/[0-9]{1,9}", re.ASCII)
+_TOO_MANY = "its card has not so many left in one piece; name fewer"
+_REFUSED = {
+    errno.EDQUOT: _TOO_MANY,
+    errno.ENOSPC: _TOO_MANY,
+    errno.EINVAL: "its driver takes no such numbers; name others",
+}
 
 _VGPU_NAME = re.compile(r"^([0-9]{1,9}) *: *(\S.*?) *$", re.ASCII | re.MULTILINE)
 _FRAME_BUFFER = re.compile(r"\bframebuffer=([0-9]{1,9})M\b", re.ASCII)
@@ -379,10 +385,9 @@ class Kernel:
             for file, number in reversed(former.items()):
                 with contextlib.suppress(OSError):
                     write_text(file, number)
-            if error.errno not in (errno.EDQUOT, errno.ENOSPC):
+            if error.errno not in _REFUSED:
                 raise
-            what = f"its card has not so many left in one piece; name fewer in [devices] {option}"
-            raise OSError(error.errno, what) from error
+            raise OSError(error.errno, f"{_REFUSED[error.errno]} in [devices] {option}") from error
         if self._quota(kind, device) != pair:
             raise OSError(errno.EIO, f"the driver aligns them; name others in [devices] {option}")
 
