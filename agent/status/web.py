@@ -28,6 +28,7 @@ from agent.config.access import Address
 from agent.errors import MORE_DESCRIPTORS, PlimsollError, UsageError, first_few, plain
 from agent.http.errors import ListenError, OutOfDescriptors
 from agent.http.page import HTML_TYPE, Page, is_loopback
+from agent.http.process import long_computation
 from agent.http.server import BoundedServer, Limits, Listener, stop_all
 from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt
@@ -408,7 +409,8 @@ class Web:
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         request = Request(environ)
         try:
-            answer = self._answer(request)
+            with long_computation():
+                answer = self._answer(request)
         except PlimsollError as error:
             answer = _plain(error.http_status, error.message)
         except Exception:

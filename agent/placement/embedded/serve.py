@@ -57,7 +57,7 @@ from agent.durable.files import check_accepts_files
 from agent.errors import MORE_DESCRIPTORS
 from agent.http import unix_socket
 from agent.http.errors import AddressInUse, ListenError, NotASocket, OutOfDescriptors
-from agent.http.process import consume, without_collection
+from agent.http.process import consume, long_computation, without_collection
 from agent.http.server import FAILURE, BoundedServer, Limits, Listener, stop_all
 from agent.placement.embedded import fleet
 from agent.placement.embedded.core import ACTIVE_HEADER, STALE_HEADER, Core
@@ -326,7 +326,8 @@ class WsgiApplication:
             return (word if environ["REQUEST_METHOD"] == "GET" else b"",)
         is_page = "text/html" in environ.get("HTTP_ACCEPT", "") and environ["PATH_INFO"].startswith(FLEET)
         if (is_page or environ["PATH_INFO"] == METRICS) and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
-            return self._page(dict(environ), start_response)
+            with long_computation():
+                return self._page(dict(environ), start_response)
         try:
             with without_collection() if environ["PATH_INFO"] in LONG_ANSWERS else nullcontext():
                 response = self._response(environ)

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -27,6 +28,7 @@ from agent.api.routes import ROUTES
 from agent.api.server import Api, ApiServer
 from agent.config.access import Access, Principals
 from agent.errors import SettingsError, StateError
+from agent.http.process import SWITCH_INTERVAL_S
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 JSON_HEAD = b"POST /v1/claims HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -511,6 +513,28 @@ def test_without_a_role_no_route_answers(host: Sight, tmp_path: Path) -> None:
             needed = route.role.name.lower()
             told = f"needs the role {needed}, and its role is none; [api] {needed}s"
             assert told in reply.body["error"]["message"], rule
+
+
+def test_an_answer_to_a_reader_lets_others_run_more_often_than_a_claim(
+    host: Sight, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be long, as that of a large host's tree is; and claims under way wait for nothing longer."""
+    intervals: dict[str, float] = {}
+    operations, plain = host.world.operations, sys.getswitchinterval()
+    health, release = operations.host_status.health, operations.release
+
+    def seen(name: str, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        intervals[name] = sys.getswitchinterval()
+        return function(*args, **more)
+
+    monkeypatch.setattr(operations.host_status, "health", partial(seen, "read", health))
+    monkeypatch.setattr(operations, "release", partial(seen, "release", release))
+    path = tmp_path / "s"
+    with serving(operations, path):
+        ask(path, "GET", "/livez")
+        ask(path, "DELETE", f"/v1/claims/{uuid_of('web1')}")
+    assert intervals == pytest.approx({"read": SWITCH_INTERVAL_S, "release": plain})
+    assert sys.getswitchinterval() == plain > SWITCH_INTERVAL_S
 
 
 def test_when_the_kernel_says_nothing_nobody_is_let_in(host: Sight) -> None:
