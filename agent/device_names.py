@@ -27,12 +27,13 @@ CC_MODES = {
 }
 """{a card's mode of confidential computing, as an operator states it: its traits}"""
 
-_CC_WRONG = {
+CC_WRONG = {
     f"CUSTOM_CC_{real}_NOT_{stated}".upper(): (real, stated)
     for real in CC_MODES
     for stated in CC_MODES
     if real != stated
 }
+"""{trait of a card in another mode than is stated: (its real mode, the stated one)}"""
 
 VDPA_CLASS, VDPA_TRAIT = "CUSTOM_VDPA", "CUSTOM_PCI_TYPE_VDPA"
 """The class of functions that guests get over vDPA without a configured one, and the trait of all of them."""
@@ -165,7 +166,7 @@ def with_real_mode(traits: Collection[str], real: str | None) -> frozenset[str]:
 
 def wrong_mode(traits: Iterable[str]) -> str:
     """Why no guest gets a card with these traits, as a clause, if it is in another mode than is stated."""
-    found = (_CC_WRONG[trait] for trait in traits if trait in _CC_WRONG)
+    found = (CC_WRONG[trait] for trait in traits if trait in CC_WRONG)
     sentence = "is in the mode {} of confidential computing, and by its [pci] device_spec it is {}"
     return next((sentence.format(real, stated) for real, stated in found), "")
 

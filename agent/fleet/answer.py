@@ -45,6 +45,7 @@ from agent.fleet.where import (
     places_together,
     smallest_changes,
     summary_of,
+    without_contradictions,
 )
 from agent.http.process import without_collection
 from agent.json_checks import read_choice, read_list, read_object, read_text, read_whole
@@ -292,13 +293,17 @@ class _Inquiry:
         conditions = (*conditions_of(asked.request), *card_conditions(asked.request))
         self._conditions = tuple(each._replace(words=words_of(each, asked)) for each in conditions)
         self._demand = Demand(self._conditions)
-        self._query = query_of(self._conditions, self._in_tree)
-        # Guests beside guests, and what cells have together, are more than candidates tell.
+        self._queried = without_contradictions(self._conditions)
+        self._query = query_of(self._queried, self._in_tree)
+        # Guests beside guests, what cells have together, and what is not in the query: candidates tell less.
         kinds = (ConditionKind.TRAIT, ConditionKind.AGGREGATE)
         of_cells = any(
             each.kind in kinds and not each.group and not each.forbidden for each in self._conditions
         )
-        self._needs_trees = count > 1 or self._in_tree is not None or (of_cells and self._demand.has_cells)
+        of_cells &= self._demand.has_cells
+        self._needs_trees = (
+            count > 1 or self._in_tree is not None or of_cells or self._queried != self._conditions
+        )
 
     def answer(self) -> Answer:
         """The verdict, with what it rests on."""
@@ -318,7 +323,7 @@ class _Inquiry:
             return self._fits(self._best(found), len(found))
 
         def with_holders(host: FleetHost, _: Obstacle) -> FleetHost:
-            query = query_of(self._conditions, host.root.uuid)
+            query = query_of(self._queried, host.root.uuid)
             again = self._client.host_candidates(f"{query}&trees=true&holders=true")
             return next(iter(hosts_of_trees(again or {})), host)
 
@@ -515,8 +520,8 @@ def query_of(conditions: Sequence[Condition], in_tree: str | None = None) -> str
             is_first = is_shared and group == cells[0] and "" not in amounts
             of_all = is_shared and (each.forbidden or is_first)
             if each.kind is kind.TRAIT and (each.group == group or of_all):
-                names = sorted(each.any_of)
-                text = f"in:{','.join(names)}" if len(names) > 1 else "!" * each.forbidden + names[0]
+                names = [f"{'!' * each.forbidden}{name}" for name in sorted(each.any_of)]
+                text = "in:" * (len(names) > 1 and not each.forbidden) + ",".join(names)
                 pairs.append((f"required{suffix}", text))
             elif each.kind is kind.AGGREGATE and (each.group == group or is_shared):
                 pairs.append((f"member_of{suffix}", f"in:{','.join(sorted(each.any_of))}"))
@@ -690,7 +695,9 @@ class _OpenStackFleet:
         """A candidate of each host that has any among the first CANDIDATES_MAX. Raises PlacementError."""
         client = self._client
         any_of = any(
-            len(each.any_of) > 1 for each in self._demand.conditions if each.kind is ConditionKind.TRAIT
+            len(each.any_of) > 1
+            for each in self._demand.conditions
+            if each.kind is ConditionKind.TRAIT and not each.forbidden
         )
         needed = _ANY_TRAIT if any_of else NEEDS
         try:

@@ -38,7 +38,7 @@ from agent.claims.fit_search import any_of_clause
 from agent.claims.guest_cells import guest_cells, wants_cells
 from agent.claims.host_cells import CELL_CLASSES
 from agent.claims.request import ClaimRequest, is_confidential
-from agent.device_names import CC, CC_DEVTOOLS, CC_ON, is_device_class
+from agent.device_names import CC, CC_DEVTOOLS, CC_ON, CC_WRONG, is_device_class
 from agent.errors import UsageError, counted
 from agent.placement.knapsack import pack
 from agent.placement.slot_search import SlotRules, SlotSearch, Steps
@@ -163,6 +163,13 @@ class ConditionKind(StrEnum):
     CLOSED = "closed"
 
 
+_CARDS = {
+    frozenset({CC}): f"a card without trait {CC} (only guests with SEV-SNP or TDX get one that has it)",
+    frozenset(CC_WRONG): "a card in the mode of confidential computing that its [pci] device_spec states",
+}
+"""{what a guest's card must not have: the card, in words}"""
+
+
 class Condition(NamedTuple):
     """One thing that the request asks. `group` is a suffix, or `cell N` for a cell of the guest.
 
@@ -184,6 +191,8 @@ class Condition(NamedTuple):
         match self.kind:
             case ConditionKind.RESOURCE:
                 return f"{self.amount} {self.name}"
+            case ConditionKind.TRAIT if self.forbidden and self.any_of in _CARDS:
+                return _CARDS[self.any_of]
             case ConditionKind.ROOT_TRAIT | ConditionKind.TRAIT:
                 clause = any_of_clause("trait", self.any_of)
                 return f"no {clause}" if self.forbidden else clause
@@ -254,13 +263,28 @@ def card_conditions(request: ClaimRequest) -> Iterator[Condition]:
     `agent.claims.request.card_obstacle`.
     """
     confidential = is_confidential(request)
-    for group in request.groups if confidential is not None else ():
+    for group in request.groups:
         if not any(map(is_device_class, group.resources)):
             continue
-        wanted = frozenset({CC_ON if confidential else CC})
+        wanted = frozenset(CC_WRONG if confidential is None else {CC_ON if confidential else CC})
         if confidential and any(CC_DEVTOOLS in any_of for any_of in group.required):
             wanted |= {CC_DEVTOOLS}
         yield Condition(ConditionKind.TRAIT, group.suffix, any_of=wanted, forbidden=not confidential)
+
+
+def without_contradictions(conditions: Sequence[Condition]) -> tuple[Condition, ...]:
+    """The conditions, but no group forbids a trait that it asks for: Placement refuses such a query."""
+    asked = {
+        (each.kind, each.group, name) for each in conditions if not each.forbidden for name in each.any_of
+    }
+
+    def askable(condition: Condition) -> Condition:
+        if not condition.forbidden:
+            return condition
+        names = (name for name in condition.any_of if (condition.kind, condition.group, name) not in asked)
+        return condition._replace(any_of=frozenset(names))
+
+    return tuple(each for each in map(askable, conditions) if each.any_of or not each.forbidden)
 
 
 class _Slot(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from agent.claims.claim import UNRESTRICTED, Restriction
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain
 from agent.claims.parse_request import parse_claim
 from agent.claims.request import ClaimRequest, RequestGroup
+from agent.device_names import CC_MODES
 from agent.driver import Cell, Guest, GuestState
 from agent.errors import ClaimConflict, DoesNotFit, DriverDataError
 from agent.fleet.answer import AskedRequest, Verdict, where
@@ -267,8 +269,14 @@ def see_mode(stage: Stage, mode: str) -> None:
     stage.show(facts=replace(stage.driver.facts, cc_modes={"0000:43:00.0": mode} if mode else {}))
 
 
-def with_card(model: str = "", mode: str = "") -> ClaimRequest:
-    specs = {f"resources:{T4}": "1"} | ({f"trait:{mode}": "required"} if mode else {})
+def see_modes(stage: Stage, mode: str) -> None:
+    """What root read of both cards."""
+    modes = dict.fromkeys(("0000:43:00.0", "0000:83:00.0"), mode)
+    stage.show(facts=replace(stage.driver.facts, cc_modes=modes))
+
+
+def with_card(model: str = "", mode: str = "", suffix: str = "") -> ClaimRequest:
+    specs = {f"resources{suffix}:{T4}": "1"} | ({f"trait{suffix}:{mode}": "required"} if mode else {})
     if model:
         specs |= {"hw:mem_encryption": "true", "hw:mem_encryption_model": model}
     flavor = {"vcpus": 1, "memory_mb": 256, "extra_specs": specs}
@@ -384,6 +392,59 @@ def test_a_card_that_is_in_another_mode_than_is_stated_is_given_to_nobody(
     see_mode(stage, stated or "off")
     claim = stage.world.tracker.claim(with_card(model, trait)).claim
     assert FIRST in stage.world.placed(claim.consumer) and findings(stage) == []
+
+
+@pytest.mark.parametrize("suffix", ["", "1"])
+@pytest.mark.parametrize(
+    ("stated", "real"), [("on", "on"), ("on", "off"), ("off", "off"), ("off", "on"), ("devtools", "off")]
+)
+def test_where_promises_a_card_to_guests_that_can_claim_it(
+    stage: Stage, stated: str, real: str, suffix: str
+) -> None:
+    """Both cards are stated as the one mode and read as the other; docs/claims.md says who may have them."""
+    show_cards(stage, stated, stated, tdx=2, sev=2)
+    see_modes(stage, real)
+    traits = ("", "CUSTOM_CC", "CUSTOM_CC_ON", "CUSTOM_CC_OFF", f"CUSTOM_CC_{real}_NOT_{stated}".upper())
+    for model, trait in product(("", "amd-sev", "intel-tdx"), traits):
+        has_mode = stated == real == ("on" if model == "intel-tdx" else "off")
+        may_have = has_mode and (not trait or trait in CC_MODES[stated])
+        asked_for = with_card(model, trait, suffix)
+        assert (is_given(stage, asked_for), fits(stage, asked_for)) == (may_have, may_have), (model, trait)
+    for trait in traits:  # encrypted, and the request does not say by what
+        asked_for = with_card("", trait, suffix).with_more({CONTEXT: 1})
+        may_have = stated == real and (not trait or trait in CC_MODES[stated])
+        assert (is_given(stage, asked_for), fits(stage, asked_for)) == (may_have, may_have), trait
+
+
+def is_given(stage: Stage, asked_for: ClaimRequest) -> bool:
+    try:
+        stage.world.tracker.claim(asked_for)
+    except DoesNotFit:
+        return False
+    stage.world.tracker.release(asked_for.consumer)
+    return True
+
+
+@pytest.mark.parametrize("suffix", ["", "1"])
+def test_where_says_why_a_card_is_for_none_of_these_guests(stage: Stage, suffix: str) -> None:
+    """For a guest without encryption, by whatever it asks for the card; and where all are in another mode."""
+    show_cards(stage, "on", "on", tdx=2)
+    for trait in ("", "CUSTOM_CC", "CUSTOM_CC_ON"):
+        told = where(stage.world.client, [AskedRequest(with_card("", trait, suffix), {})])
+        assert (told.verdict, told.fitting) == (Verdict.NEVER, 0)
+        assert "only guests with SEV-SNP or TDX" in told.sentence
+    see_modes(stage, "off")
+    unknown_kind = with_card("", "", suffix).with_more({CONTEXT: 1})
+    told = where(stage.world.client, [AskedRequest(unknown_kind, {})])
+    assert told.verdict is Verdict.NEVER and "in the mode of confidential computing that" in told.sentence
+    stage.show(
+        facts=replace(stage.driver.facts, cc_modes={"0000:43:00.0": "off", "0000:83:00.0": "devtools"})
+    )
+    either = (frozenset({"CUSTOM_CC", "CUSTOM_CC_OFF_NOT_ON"}),)
+    groups = [
+        replace(each, required=either) if T4 in each.resources else each for each in unknown_kind.groups
+    ]
+    assert not fits(stage, replace(unknown_kind, groups=tuple(groups)))
 
 
 @pytest.mark.parametrize(("real", "stated", "model"), [("off", "on", "intel-tdx"), ("on", "off", "")])
