@@ -171,9 +171,11 @@ class Carver:
 
         With `mixed_only`, as systemd runs it again and again: the modes of cards that no guest has alone.
         """
-        former = RootSight()
-        with contextlib.suppress(StateError):
+        former, is_lost = RootSight(), False
+        try:
             former = read_kept(path, partial(decode, RootSight)) or former
+        except StateError:
+            is_lost = True
         if self.mixed_only:
             sight = replace(former, cc_modes=self.kernel.cc_modes(former.cc_modes, of_guests=False))
             if sight == former:
@@ -185,9 +187,15 @@ class Carver:
             write_atomically(path, json.dumps(encode(RootSight, sight), indent=1) + "\n", 0o644)
         except OSError as error:
             return (f"{path} cannot be written: {error.strerror}; the agent does not know what it says.",)
-        if self.mixed_only or not sight.problem:
-            return ()
-        return (f"the groups of GPUs stay as they were known: {sight.problem}.",)
+        failures = []
+        if is_lost and (unread := self.kernel.cc_cards() - sight.cc_modes.keys()):
+            failures.append(
+                f"the modes of confidential computing of {', '.join(sorted(unread))} are forgotten: they "
+                f"cannot be read now, and {path} could not be used."
+            )
+        if sight.problem and not self.mixed_only:
+            failures.append(f"the groups of GPUs stay as they were known: {sight.problem}.")
+        return tuple(failures)
 
     def _look(self, unfinished: Iterable[Step]) -> Plan:
         unfinished = tuple(unfinished)

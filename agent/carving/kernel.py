@@ -47,6 +47,7 @@ from agent.device_names import DASHED_UUID, MIG_INSTANCE, PCI_ADDRESS, PORT, is_
 from agent.driver import RootSight
 from agent.durable.files import (
     cc_modes,
+    cc_register,
     entries,
     link_name,
     read_number,
@@ -251,6 +252,10 @@ class Kernel:
     def cc_modes(self, former: Mapping[str, str], *, of_guests: bool = True) -> dict[str, str]:
         """The modes of confidential computing, see `RootSight`; as in `former` where they cannot be read."""
         return cc_modes(entries(self._devices), former, partial(_awake, of_guests=of_guests))
+
+    def cc_cards(self) -> set[str]:
+        """The cards that have a mode of confidential computing, whether it can be read or not."""
+        return {card.name for card in entries(self._devices) if cc_register(card) is not None}
 
     def do(self, step: Step) -> None:
         """Take the step, and see that the kernel did it.

@@ -117,7 +117,8 @@ def vram_quota(function: Path) -> tuple[Path, bool] | None:
     return None
 
 
-def _cc_register(card: Path) -> int | None:
+def cc_register(card: Path) -> int | None:
+    """Where in its memory the card has the register with its `cc_mode`, None where it has no such mode."""
     with contextlib.suppress(ValueError):
         product = int(read_text(card / "device") or "", 16)
         if read_text(card / "vendor") == "0x10de" and not (card / "physfn").exists():
@@ -133,7 +134,7 @@ def cc_mode(card: Path) -> str | None:
 
     Source: query_cc_mode of https://github.com/NVIDIA/gpu-admin-tools
     """
-    register = _cc_register(card)
+    register = cc_register(card)
     command = (read_bytes(card / "config", 6) or b"").ljust(6, b"\0")[_COMMAND]
     if register is None or read_text(card / "power_state") != "D0" or not command & _MEMORY_SPACE:
         return None
@@ -157,7 +158,7 @@ def cc_modes(
 ) -> dict[str, str]:
     """{card: its `cc_mode`, read in the context `awake`; that of `former` where it cannot be read}."""
     modes = {}
-    for card in (each for each in cards if _cc_register(each) is not None):
+    for card in (each for each in cards if cc_register(each) is not None):
         mode = former.get(card.name)
         with contextlib.suppress(OSError), awake(card):
             mode = cc_mode(card) or mode

@@ -22,7 +22,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -359,9 +359,8 @@ class Sysfs:
                     sight = decode(RootSight, json.loads(file.read(SIGHT_SIZE_MAX)))
                 if not all(map(is_address, (*sight.groups, *sight.groups.values()))):
                     raise UsageError("`groups` has what is no PCI address")
-                if not CC_MODES.keys() >= set(sight.cc_modes.values()):
-                    raise UsageError("`cc_modes` has what is no mode")
-                self._sight = (stamp, sight)
+                modes = {card: mode for card, mode in sight.cc_modes.items() if mode in CC_MODES}
+                self._sight = (stamp, replace(sight, cc_modes=modes))
         except FileNotFoundError:
             self._sight = (0, RootSight())
         except (OSError, ValueError, RecursionError, UsageError) as error:

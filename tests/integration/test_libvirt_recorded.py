@@ -280,5 +280,5 @@ def test_what_root_reads_of_a_card_reaches_the_audit_and_the_status(
             why = "is in the mode on of confidential computing, and by its [pci] device_spec it is off"
             assert all(f"{guest.uuid} has 1 PGPU of" in each and why in each for each in found)
             assert all(why in each for each in said)
-        file.write_text(json.dumps({"cc_modes": {GPU: "On"}}))
+        file.write_text(json.dumps({"cc_modes": {GPU: 1}}))
         assert world.again().error is None and [*driver.unmatched_options()][-1].startswith(f"{file} cannot")

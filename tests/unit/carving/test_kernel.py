@@ -981,6 +981,32 @@ def test_a_card_that_cannot_be_woken_keeps_its_known_mode(
     assert found.cc_modes == {H100: "off"}
 
 
+@pytest.mark.parametrize("mixed_only", [False, True])
+def test_modes_that_are_forgotten_with_a_file_that_cannot_be_used_are_told(
+    tmp_path: Path, mixed_only: bool
+) -> None:
+    """Once: then the file is as it should be. A first run has nothing to forget."""
+    tree, file = PciTree(tmp_path), tmp_path / "lib" / "seen.json"
+    tree.add_h100(H100, 0xFFFFFFFF)
+    readable = tree.add_h100("0000:28:00.0", 1) / "resource0"
+    plan = DeclaredCarving(), (), mixed_only
+    carver = Carver(Kernel(tree.sys, 0.1, tree.proc), CarvingJournal(tmp_path / "j"), *plan)
+    assert carver.tell(file) == ()
+    for broken in ("{", '{"cc_modes": {"0000:18:00.0": 7}}', "[]"):
+        file.write_text(broken)
+        (sentence,) = carver.tell(file)
+        assert f"of {H100} are forgotten" in sentence and str(file) in sentence, sentence
+        assert json.loads(file.read_text())["cc_modes"] == {"0000:28:00.0": "on"}
+        assert carver.tell(file) == ()
+    (tree.devices / H100).unlink()
+    file.write_text("{")
+    assert carver.tell(file) == (), "what could be read is not forgotten"
+    readable.unlink()
+    file.write_text(json.dumps({"cc_modes": {"0000:28:00.0": "newer"}}))
+    assert carver.tell(file) == ()
+    assert json.loads(file.read_text())["cc_modes"] == {"0000:28:00.0": "newer"}
+
+
 def test_a_run_of_itself_reads_the_modes_of_cards_that_nobody_has_and_nothing_else(tmp_path: Path) -> None:
     """A guest can switch its card's memory off at any moment, and on some hosts a read is then fatal."""
     tree, file = PciTree(tmp_path), tmp_path / "lib" / "seen.json"

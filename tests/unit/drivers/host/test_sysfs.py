@@ -508,7 +508,7 @@ def test_the_kernel_decides_for_a_vendors_own_driver_of_vfio_too(
     assert read(tree, GPU).migration_driver == driver
 
 
-BAD_MODES = '{"cc_modes": {"0000:18:00.0": "On"}}'
+BAD_MODES = '{"cc_modes": {"0000:18:00.0": 1}}'
 BAD_GROUPS = '{"groups": {"0000:18:00.0": "first/of/all"}}'
 DEEP = "[" * 100_000
 
@@ -541,6 +541,15 @@ def test_what_root_saw_of_a_bound_device_decides_for_an_agent_that_may_not_look(
     assert migrating() == [None, None, "new_vfio_pci"], "and no wait for a writer"
     file.unlink()
     assert migrating() == by_name and sysfs.root_sight()[1] == ""
+
+
+def test_a_mode_that_the_agent_does_not_know_leaves_the_rest_of_what_root_saw(tree: PciTree) -> None:
+    """As after a downgrade: that card's mode is not known."""
+    file = tree.root / "seen.json"
+    modes = {"0000:18:00.0": "newer", "0000:28:00.0": "off", "0000:38:00.0": "On"}
+    file.write_text(json.dumps({"cc_modes": modes, "migrates": {NIC: {"mlx5_vfio_pci": False}}}))
+    seen = RootSight({NIC: {"mlx5_vfio_pci": False}}, cc_modes={"0000:28:00.0": "off"})
+    assert Sysfs(tree.sys, tree.proc, tree.modules, file).root_sight() == (seen, "")
 
 
 @pytest.mark.parametrize(("version", "branch"), [("550.54.16", "550"), ("", ""), ("next", ""), (None, "")])
