@@ -8,7 +8,8 @@ the agent writes nothing: it would offer the same units twice.
 
 Of four virtual functions, the driver reports two, and the other two are claimed. In Placement the claim
 would use up the two that are there: nothing could be given. The agent therefore adds each claimed unit that
-is gone to the total, until its holder releases it or it is back.
+is gone to the total, until its holder releases it or it is back. A `max_unit` that is the total rises with
+it: Placement checks it whenever an allocation is written, also where a move or a reshape leaves the amount.
 
 Usage can exceed capacity in two ways: OpenStack Placement may grant concurrent requests that together
 exceed the capacity, and both OpenStack Placement and the embedded one accept an inventory that is smaller
@@ -185,7 +186,8 @@ def count_gone(
     for (uuid, name), holders in sorted(units.items()):
         provider = tree[uuid]
         now = provider.inventories[name]
-        more = replace(now, total=now.total + len(holders))
+        total = now.total + len(holders)
+        more = replace(now, total=total, max_unit=total if now.max_unit == now.total else now.max_unit)
         tree = tree.with_provider(provider.with_inventory(name, more))
         classes[uuid] = classes.get(uuid, frozenset()) | {name}
         for consumer in sorted({*holders.values()}):

@@ -289,7 +289,7 @@ LAWS_OFF = {
     "fences": LawOff("a doubt ends by a fence", _fences, 1),
     "durable-doubts": LawOff("a doubt survives a restart", _durable_doubts, 66),
     "delivery": LawOff("doubts are followed up without a request", _recovery, 75),
-    "same-generation": LawOff("a write ends the doubts of its own generation", _same_generation, 381),
+    "same-generation": LawOff("a write ends the doubts of its own generation", _same_generation, 640),
     "taken-back": LawOff("a step that the disk refused is taken back", _taken_back, 110),
     "finished-begins": LawOff("an interrupted begin is finished before the end", _finished_begins, 200),
     "stalls": LawOff("a commit that stalls is unknown", _stalls, 140),

@@ -301,12 +301,18 @@ class Narrator:
         return steps + self._ends_move(migration, target, target, likely="reverts")
 
     def _worn(self, consumer: str) -> list[Step]:
-        """Written many times by others; then a write for it is in doubt while its devices go."""
+        """Written many times by others; then a write for it is in doubt while its devices go.
+
+        Its claim has the units of fewer functions than Placement holds: Placement refuses that without them.
+        """
         host, later_s = self._near(), self.dice.choice((20.0, 50.0, 100.0))
         return [
-            Step("claims", (host, consumer), tuple(SHAPES[1].items())),
-            Step("guest_starts", (host, consumer)),
+            Step("schedules", (host, consumer), tuple(SHAPES[1].items())),
             Step("rewrites_allocation", (consumer, 20)),
+            Step("loses_functions", (host,)),
+            Step("claims", (host, consumer), tuple(SHAPES[0].items())),
+            Step("regains_functions", (host,)),
+            Step("guest_starts", (host, consumer)),
             Step("guest_grows", (host, consumer), tuple(self.dice.choice(GROWTH[1:]).items())),
             Step("waits", (130.0,)),
             Step("next_write", (host, self.dice.choice(NOT_DONE), later_s)),

@@ -419,12 +419,24 @@ def test_a_late_release_does_not_take_a_later_claim(fate: Fate, later_s: float) 
         story.comes_to_rest()
 
 
+def knows_one_of_two(story: Story, host: str, consumer: str) -> None:
+    """Its claim takes over what a scheduler wrote while one of the functions is away.
+
+    When that is away again, the card offers one, and Placement refuses to write what the consumer holds.
+    """
+    story.schedules(host, consumer, **BOTH)
+    story.loses_functions(host)
+    assert story.claims(host, consumer, **{**BOTH, "SRIOV_NET_VF": 1}).granted
+    story.regains_functions(host)
+    assert story.held(consumer) == BOTH
+
+
 @pytest.mark.parametrize("times", [0, 20])
 def test_what_a_release_gives_back_is_free_at_once_although_a_grow_was_in_doubt(times: int) -> None:
     """The guest's functions are gone, so nothing but the release can be written for it."""
     with Story("a") as story:
         a = story.host("a")
-        assert a.claims("web1", **BOTH).granted
+        knows_one_of_two(story, "a", "web1")
         a.guest_starts("web1")
         story.rewrites_allocation("web1", times)
         a.guest_grows("web1", MEMORY_MB=28000)
@@ -922,7 +934,7 @@ def test_a_begin_without_an_answer_ends_also_where_the_source_lost_its_functions
     """Placement refuses to write again what the instance holds, so no rewrite of that ends the doubt."""
     with Story() as story:
         a, b = story.host("a"), story.host("b")
-        assert b.claims("web1", **BOTH).granted
+        knows_one_of_two(story, "b", "web1")
         b.loses_functions()
         story.waits(60)
         story.next_write("a", fate, later_s)
@@ -1299,7 +1311,7 @@ def test_an_extension_in_doubt_is_ended_when_the_vanished_devices_are_back_or_gi
     """Until then Placement takes neither the late extension nor what the claim has."""
     with Story("a") as story:
         a = story.host("a")
-        assert a.claims("web1", VCPU=2, MEMORY_MB=2048, SRIOV_NET_VF=2).granted
+        knows_one_of_two(story, "a", "web1")
         a.guest_starts("web1")
         a.guest_grows("web1", MEMORY_MB=8000)
         a.loses_functions()
@@ -1410,8 +1422,8 @@ def test_the_end_of_a_move_in_doubt_is_known_although_devices_have_vanished(
     verb: str, loser: str, ender: str
 ) -> None:
     with Story() as story:
-        a, b = story.host("a"), story.host("b")
-        assert a.claims("web1", **BOTH).granted
+        b = story.host("b")
+        knows_one_of_two(story, "a", "web1")
         assert b.begins_move("web1", "move1", "cold_migrate", **BOTH).granted
         story.waits(130)
         story.next_write(ender, Fate.RESET_BEFORE)
@@ -1426,7 +1438,7 @@ def test_a_fence_in_doubt_does_not_keep_a_begin_in_doubt(fate: Fate, later_s: fl
     """Seed 105527: neither the begin nor the fence was answered, and Placement takes neither."""
     with Story() as story:
         a, b = story.host("a"), story.host("b")
-        assert b.claims("web1", **BOTH).granted
+        knows_one_of_two(story, "b", "web1")
         b.loses_functions()
         story.next_write("a", Fate.RESET_AFTER)
         story.next_write("a", fate, later_s)
@@ -2044,6 +2056,34 @@ def test_a_claim_that_holds_a_part_follows_the_reshape_of_a_copy_of_its_host(
         story.comes_to_rest()
         assert total_of(story, "a", "web1") == amounts
         story.offers_nothing_needed("a")
+
+
+def test_a_claim_follows_the_reshape_of_a_copy_back_although_a_device_is_gone() -> None:
+    """Seed 400464: the card had `max_unit` 1 then, and Placement refused two functions, as the claim has."""
+    with Story("b") as story:
+        b = story.host("b")
+        assert b.claims("web3", **BOTH).granted
+        b.reshapes("by cell")
+        story.waits(60)
+        b.is_cloned()
+        story.waits(5)
+        b.loses_functions()
+        story.comes_to_rest()
+        assert story.held("web3") == BOTH
+
+
+@pytest.mark.parametrize("end", ["confirms", "reverts"])
+def test_an_instance_can_be_moved_away_although_a_device_of_it_is_gone(end: str) -> None:
+    """Its migration gets what it holds, in one request: as many functions as the claim has."""
+    with Story("ab") as story:
+        a, b = story.host("a"), story.host("b")
+        assert b.claims("web3", **BOTH).granted
+        b.loses_functions()
+        assert a.begins_move("web3", "move1", "cold_migrate", **BOTH).granted
+        assert story.held("move1") == story.held("web3") == BOTH
+        assert getattr(a, end)("move1").granted
+        story.comes_to_rest()
+        assert story.held("web3") == BOTH and bool(story.claim_of("b", "web3")) == (end == "reverts")
 
 
 def test_the_claim_of_a_guest_that_starts_where_its_instance_has_left_follows_the_memory() -> None:

@@ -8,7 +8,7 @@ from agent.providers.plan import plan
 from agent.providers.resolve import OwnedProviders, ResolvedDescription
 from agent.providers.retention import count_gone, find_overuse, removed_classes, retain_held, way_back
 from agent.shapes import Units
-from agent.tree import Inventory, Provider, ProviderTree
+from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
 
 HOST_UUID, CELL, KEPT_NIC = (f"00000000-0000-4000-8000-00000000000{n}" for n in range(3))
 HOST = Provider(HOST_UUID, "host", None, {"VCPU": Inventory(8)})
@@ -57,8 +57,8 @@ ONE, OTHER = "8e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c01", "8e1c1d3c-94d8-4e4b-9a57-4a
 GONE = [(NIC, VF, "vf2", ONE), (NIC, VF, "vf3", OTHER), (NIC, VF, "vf4", ONE)]
 
 
-def resolved(units: Units) -> ResolvedDescription:
-    tree = ProviderTree([Provider(NIC, "nic0", None, {VF: Inventory(2)})])
+def resolved(units: Units, max_unit: int = MAX_UNIT) -> ResolvedDescription:
+    tree = ProviderTree([Provider(NIC, "nic0", None, {VF: Inventory(2, max_unit=max_unit)})])
     return ResolvedDescription(tree, OwnedProviders(), {NIC: "pci:nic0"}, units)
 
 
@@ -69,6 +69,13 @@ def test_each_holder_is_named_once_with_all_that_it_lost() -> None:
     first, second = counted.problems
     assert ONE in first and "vf2, vf4 of nic0" in first
     assert OTHER in second and "vf3 of nic0" in second
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 5), (1, 1)], ids=["the total", "less"])
+def test_a_holder_may_have_as_many_at_once_as_it_has(before: int, after: int) -> None:
+    """Placement refuses each write of an allocation that is larger than `max_unit`."""
+    counted = count_gone(resolved({NIC: {VF: ("vf0", "vf1")}}, before), GONE)
+    assert counted.tree[NIC].inventories == {VF: Inventory(5, max_unit=after)}
 
 
 def test_nothing_is_counted_where_nothing_is_gone() -> None:
