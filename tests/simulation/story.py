@@ -619,6 +619,8 @@ class Story:
             stands = move.state is MoveState.BEGUN and source not in (None, host)
             if self.oracle.is_written_by_others(uuid_of(consumer), since=answer.begun_at):
                 stands = False  # "only the migration holds something": the agent deletes it (docs/moves.md)
+            if self._goes_back(uuid_of(consumer)):
+                stands = False
             if stands and move.new is not None:
                 self._promise(host, {consumer}, move.new)
             if source is None:
@@ -672,10 +674,18 @@ class Story:
         )
         if guest is None or row is None or host == target or not moving:
             return
-        if not row.allocations.keys() & self.network.holdings().get(uuid, {}).keys():
+        if self._goes_back(uuid) or not row.allocations.keys() & self.network.holdings().get(uuid, {}).keys():
             self.oracle.disturbed.add(uuid)  # a later move took its instance onward, and it goes back alone
         self.hosts[host].drop_guest(uuid)
         self.hosts[target].put_guest(uuid, replace(guest, units=tuple(sorted(row.units))))
+
+    def _goes_back(self, instance: str) -> bool:
+        """Whether an agent has answered that it reverts a move of the instance, and has yet to do it.
+
+        "It takes the instance back when it can, wherever the instance is by then" (docs/moves.md).
+        """
+        moves = (move for each in self.hosts.values() for move in self.oracle.moves(each))
+        return any(move["instance"] == instance and move["state"] == "reverting" for move in moves)
 
     # Agents
 

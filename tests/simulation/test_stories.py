@@ -2086,6 +2086,26 @@ def test_an_instance_can_be_moved_away_although_a_device_of_it_is_gone(end: str)
         assert story.held("web3") == BOTH and bool(story.claim_of("b", "web3")) == (end == "reverts")
 
 
+def test_a_guest_that_is_moved_on_before_a_revert_of_its_instance_is_delivered_is_found() -> None:
+    """Seed 401645: the source answered "reverting" without Placement, and took the instance back later."""
+    with Story("abc") as story:
+        a, b, c = story.host("a"), story.host("b"), story.host("c")
+        assert a.claims("web2", **WEB).granted
+        a.guest_starts("web2")
+        assert b.begins_move("web2", "move2", "live_migrate", **WEB).granted
+        a.looks()
+        a.guest_moves("web2", "b")
+        a.is_cut()
+        assert str(a.reverts("move2").value.state) == "reverting"
+        assert c.begins_move("web2", "move3", "evacuate", **WEB).granted
+        b.guest_moves("web2", "c")
+        a.is_joined()
+        story.comes_to_rest()
+        assert total_of(story, "a", "web2") == story.held("web2") == WEB
+        assert "moved away" in {finding.kind for finding in c.audits().value.findings}
+        story.offers_nothing_needed("c")
+
+
 def test_the_claim_of_a_guest_that_starts_where_its_instance_has_left_follows_the_memory() -> None:
     """Seed 7286: the cells got providers after the move was confirmed, and before the guest came."""
     with Story("ac") as story:
