@@ -248,8 +248,13 @@ class Oracle:
         larger = {who for who, total in totals.items() if total - former.get(who, Counter())}
         self.totals[host.name] = totals
         before = self.needs
+        capacities = {
+            (uuid, name): self._capacity(host, provider.name, name, inventory)
+            for uuid, provider in providers.items()
+            for name, inventory in provider.inventories.items()
+        }
         for uuid, provider in providers.items():
-            for name, inventory in provider.inventories.items():
+            for name in provider.inventories:
                 key = (host.name, uuid, name)
                 need = needs.get((uuid, name), {})
                 running = used.get((uuid, name), {})
@@ -260,14 +265,19 @@ class Oracle:
                     and (who in new or amount > before.get(key, {}).get(who, 0))
                 ]
                 before[key] = need
-                capacity = self._capacity(host, provider.name, name, inventory)
+                capacity = capacities[uuid, name]
                 claimed = [who for who in grown if self._claims(rows, who, uuid, name)]
                 claimed = [who for who in claimed if host.gone_at.get(who, NEVER) < known_at]
                 claimed = [who for who in claimed if not self._uses(host, who, name, need[who])]
+                targets = {slot: each for slot, each in capacities.items() if slot[1] == name}
+                needed = sum(amount for slot in targets for amount in needs.get(slot, {}).values())
+                largest = max(targets.values()) if needed <= sum(targets.values()) else 0.0
                 if len(need) == 1:
                     claimed = [who for who in claimed if not self._is_taken_over(host, rows, who, uuid, name)]
-                    # A claim that follows a reshape as a whole, and is larger than any target.
-                    claimed = [who for who in claimed if who in larger]
+                    largest = capacity
+                # Else a claim follows a reshape, and is larger than any target, or all claims are than all of
+                # them.
+                claimed = [who for who in claimed if who in larger or need[who] <= largest]
                 if (
                     claimed
                     and sum(need.values()) - shared[uuid, name] > capacity

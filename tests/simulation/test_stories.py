@@ -2106,6 +2106,24 @@ def test_a_guest_that_is_moved_on_before_a_revert_of_its_instance_is_delivered_i
         story.offers_nothing_needed("c")
 
 
+def test_functions_that_a_scheduler_gave_twice_follow_their_cards_to_the_host() -> None:
+    """Seed 400953: web3 was given those of a guest without a claim, and others took the other card's."""
+    with Story("ab") as story:
+        b = story.host("b")
+        b.stranger_starts("web4", **BOTH)
+        b.schedules("web3", **BOTH)
+        b.is_suspended(900.0)
+        b.reshapes("flat")
+        b.claims("beside web1", **WEB)
+        story.answers_come()
+        b.loses_functions()
+        b.claims("web1", **WEB)
+        b.claims("web3", **WEB)
+        story.answers_come()
+        b.regains_functions()
+        story.comes_to_rest()
+
+
 def test_the_claim_of_a_guest_that_starts_where_its_instance_has_left_follows_the_memory() -> None:
     """Seed 7286: the cells got providers after the move was confirmed, and before the guest came."""
     with Story("ac") as story:
