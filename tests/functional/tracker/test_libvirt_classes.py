@@ -427,7 +427,7 @@ def is_given(stage: Stage, asked_for: ClaimRequest) -> bool:
 
 @pytest.mark.parametrize("suffix", ["", "1"])
 def test_where_says_why_a_card_is_for_none_of_these_guests(stage: Stage, suffix: str) -> None:
-    """For a guest without encryption, by whatever it asks for the card; and where all are in another mode."""
+    """For a guest without encryption, however it asks for the card; and where all are in another mode."""
     show_cards(stage, "on", "on", tdx=2)
     for trait in ("", "CUSTOM_CC", "CUSTOM_CC_ON"):
         told = where(stage.world.client, [AskedRequest(with_card("", trait, suffix), {})])
