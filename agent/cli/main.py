@@ -47,16 +47,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     import os
 
+    from agent.cli.daemon import agent
     from agent.cli.output import show_error
     from agent.cli.parser import DEBUG, READER_GONE, build, defaults
-    from agent.cli.service import agent
     from agent.errors import ExitCode, PlimsollError
 
     closed = _prepare_streams()
     args = defaults()
     try:
         try:
-            build().parse_args(argv, args)
+            words = sys.argv[1:] if argv is None else argv
+            build(words).parse_args(words, args)
             return _run(args)
         finally:
             sys.stdout.flush()
@@ -126,7 +127,7 @@ def _run(args: Namespace) -> int:
     import signal
 
     from agent import __version__
-    from agent.cli.service import agent
+    from agent.cli.daemon import agent
     from agent.errors import ExitCode, UsageError
 
     if args.version:

@@ -1,60 +1,13 @@
-"""The command line's grammar as a whole: every command, the exit codes, and the help of `plimsoll`."""
+"""The command line's grammar as a whole: its commands, the exit codes, and the help of `plimsoll`."""
 
 import argparse
 import os
+from collections.abc import Sequence
 
-from agent.cli import (
-    claim,
-    devices,
-    domain,
-    gate,
-    move,
-    placement,
-    service,
-    status,
-    terraform,
-    top,
-    tree,
-    where,
-)
+from agent.cli import daemon
 from agent.cli.grammar import TIMEOUT_DEFAULT_S, CommandAdder, Parser, common_options
 from agent.errors import ExitCode
 from plimsoll.wire import SOCKET_DEFAULT
-
-COMMANDS = (
-    status.add_status_command,
-    tree.add_tree_command,
-    tree.add_instances_command,
-    status.add_plan_command,
-    status.add_look_command,
-    top.add_top_command,
-    status.add_history_command,
-    tree.add_explain_command,
-    claim.add_claim_command,
-    where.add_where_command,
-    domain.add_domain_command,
-    claim.add_release_command,
-    claim.add_pause_command,
-    claim.add_resume_command,
-    claim.add_drain_command,
-    devices.add_devices_command,
-    devices.add_cpus_command,
-    tree.add_defrag_command,
-    service.add_config_command,
-    service.add_agent_command,
-    service.add_adopt_command,
-    move.add_move_command,
-    status.add_reshape_command,
-    status.add_audit_command,
-    placement.add_placement_command,
-    gate.add_gate_command,
-    terraform.add_terraform_command,
-    service.add_init_command,
-    service.add_install_service_command,
-    service.add_doctor_command,
-    service.add_support_bundle_command,
-)
-"""What adds each command, in the order of the help."""
 
 EXIT_CODES = {
     ExitCode.DONE: "done",
@@ -94,8 +47,11 @@ EPILOG = "\n".join(
 )
 
 
-def build() -> argparse.ArgumentParser:
-    """The parser of `plimsoll`, with all commands."""
+def build(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser of `plimsoll` with all commands, or with `agent` alone where the words begin with it.
+
+    The agent runs for months: it is not to keep in memory what the other commands import.
+    """
     common = common_options()
     parser = Parser(
         prog="plimsoll",
@@ -106,8 +62,13 @@ def build() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version and end")
     parser.set_defaults(run=None, missing=parser)
     add = CommandAdder(parser.add_subparsers(title="commands", metavar="COMMAND"), common)
-    for add_command in COMMANDS:
-        add_command(add)
+    if words[:1] == [daemon.COMMAND]:
+        daemon.add_agent_command(add)
+    else:
+        from agent.cli.commands import COMMANDS
+
+        for add_command in COMMANDS:
+            add_command(add)
     return parser
 
 

@@ -1,7 +1,7 @@
 """The agent on this host, and its settings.
 
-`plimsoll config` shows and checks the settings and prints a sample, `plimsoll init` proposes some. `plimsoll
-agent` runs the agent, `install-service` makes a service of it, `adopt` names its host. `plimsoll doctor`
+`plimsoll config` shows and checks the settings and prints a sample, `plimsoll init` proposes some.
+`install-service` makes a service of the agent, `adopt` names its host. `plimsoll doctor`
 finds what keeps it from working, and `plimsoll support-bundle` has the doctor's checks among much else.
 """
 
@@ -261,25 +261,6 @@ def _agrees(question: str) -> bool:
 
 
 # The service
-
-
-def add_agent_command(add: grammar.CommandAdder) -> None:
-    """Add `plimsoll agent`."""
-    command = add(
-        "agent",
-        agent,
-        "run the agent, in the foreground",
-        "The service runs this command. SIGTERM stops the agent, SIGHUP reads the settings again.",
-        "  plimsoll agent\n  plimsoll agent --config-file ./plimsoll.conf",
-    )
-    grammar.add_settings_options(command)
-
-
-def agent(args: Namespace) -> ExitCode:
-    """Run the agent until a signal stops it."""
-    from agent.daemon.service import run
-
-    return ExitCode(run(*grammar.settings_paths(args)))
 
 
 def add_install_service_command(add: grammar.CommandAdder) -> None:

@@ -56,6 +56,21 @@ CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 WANTED = ("--resources", "VCPU=2,VGPU=1")
 
 
+def test_the_agent_keeps_nothing_of_other_commands() -> None:
+    """It runs for months, with what it has imported."""
+    code = (
+        "import contextlib, sys; from agent.cli.main import main\n"
+        "with contextlib.suppress(SystemExit): main(['agent', '--help'])\n"
+        "print(sorted(name for name in sys.modules if name.startswith('agent.cli.')), file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "plimsoll agent --config-file ./plimsoll.conf" in ran.stdout
+    assert "agent.cli.daemon" in ran.stderr
+    assert not {"agent.cli.claim", "agent.cli.commands", "agent.cli.status"} & set(
+        re.findall(r"[\w.]+", ran.stderr)
+    )
+
+
 def test_a_failure_inside_the_agent_is_one_line(
     host: Sight, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,7 +217,7 @@ def test_csv_is_refused_before_a_command_runs_that_has_no_table(
 ) -> None:
     ran: list[str] = []
     parser = build()
-    monkeypatch.setattr("agent.cli.parser.build", lambda: parser)
+    monkeypatch.setattr("agent.cli.parser.build", lambda _: parser)
     names = set()
     for name, line, command in commands(parser):
         command.set_defaults(run=lambda args, name=name: ran.append(name) or ExitCode.DONE)

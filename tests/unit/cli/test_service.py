@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.cli.daemon import agent
 from agent.cli.main import main
-from agent.cli.service import agent, doctor, support_bundle
+from agent.cli.service import doctor, support_bundle
 from agent.doctor.examine import gather
 from agent.errors import ExitCode, UsageError
 from plimsoll.wire import SOCKET_DEFAULT
