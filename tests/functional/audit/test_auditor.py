@@ -18,13 +18,14 @@ from kits.audit import DEVICES, Audited, running
 from kits.placements import Placement
 from kits.tracker import CARD, CARDS, ELSEWHERE, HOST, UNITS, VFS, Kit, request, uuid_of
 
-from agent.audit.auditor import AuditReader
+from agent.audit.auditor import Auditor, AuditReader
 from agent.audit.findings.guests import AGENT_IDENTITY
 from agent.driver import Guest, UsedUnit
-from agent.errors import PlacementConflict, PlacementUnavailable, Refused
+from agent.errors import AnotherWriter, PlacementConflict, PlacementError, PlacementUnavailable, Refused
 from agent.moves.states import MoveKind
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.tracker.guarded_write import HALF_DONE_S
+from agent.tree import ProviderTree
 
 
 @pytest.fixture
@@ -49,6 +50,32 @@ def test_a_healthy_host_has_no_findings_and_reads_a_few_consumers_in_turn(
         read += [call for call in audited.kit.tap.calls if call.startswith("GET /allocations/")]
         assert not [call for call in audited.kit.tap.calls if not call.startswith("GET ")]
     assert len(read) == len(set(read)) == 4
+
+
+def test_the_first_scheduled_audit_reads_twice_and_each_later_one_once(audited: Audited) -> None:
+    """Two readings have to agree, so that what is under way is no finding."""
+    readings = []
+    for _ in range(3):
+        audited.kit.tap.calls.clear()
+        audited.auditor.audit_on_schedule(heal_own=False)
+        readings.append(audited.kit.tap.calls.count("GET /resource_providers"))
+    assert readings == [2, 1, 1]
+
+
+def test_nothing_is_compared_where_placement_lost_the_host_or_another_agent_writes(audited: Audited) -> None:
+    def refuse(tree: ProviderTree) -> None:
+        assert uuid_of("host") in tree
+        raise AnotherWriter("Another agent writes as this host.")
+
+    tracker, client = audited.kit.tracker, PlacementClient(audited.kit.tap)
+    lost = Auditor(AuditReader(tracker, client, str(uuid4()), tuple, dict))
+    assert lost.audit().findings == (), "a host that has no claims may be new"
+    tracker.claim(request(VCPU=1))
+    with pytest.raises(PlacementError, match=r"has no provider of this host .* database was lost"):
+        lost.audit()
+    contested = Auditor(AuditReader(tracker, client, uuid_of("host"), tuple, dict), check_writer=refuse)
+    with pytest.raises(AnotherWriter):
+        contested.audit()
 
 
 @pytest.mark.counts_migrations

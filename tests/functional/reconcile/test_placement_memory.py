@@ -205,6 +205,17 @@ def test_a_placement_that_does_not_have_the_host_s_claims_is_not_written(
         assert file.read_text() == f"{HOME}\n"
 
 
+@pytest.mark.parametrize(("number", "named"), [(3, r"\(a, b, c\)"), (4, r"\(a, b, c and 1 more\)")])
+def test_three_of_the_claims_that_placement_does_not_hold_are_named(
+    tmp_path: Path, number: int, named: str
+) -> None:
+    (tmp_path / "placement_home").write_text("elsewhere\n")
+    client: Any = SimpleNamespace(allocations_of=lambda consumer: SimpleNamespace(allocations={}))
+    claims = [Claim(name, ClaimState.CLAIMED, ClaimRequest(name, ()), HELD) for name in "abcd"[:number]]
+    with pytest.raises(ApplyError, match=named):
+        check_home(tmp_path, client, HOME, ROOT, claims)
+
+
 def test_a_name_of_the_placement_that_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
     client: Any = None
     with pytest.raises(StateError, match="none/placement_home cannot be written: No such file or directory"):

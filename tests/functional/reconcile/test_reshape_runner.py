@@ -152,6 +152,26 @@ def test_a_reshape_is_postponed_while_an_operation_on_what_moves_does_not_end(he
     assert held.again().pending is None and "node1" not in held.placed("a")
 
 
+def test_a_reshape_is_postponed_while_others_go_on_to_allocate_what_moves(held: World) -> None:
+    """An operator's tool that lifts the reservation for each consumer that it lets in."""
+    late: list[str] = []
+
+    def allocate(call: str) -> None:
+        vgpu = (root := held.tree()[ROOT]).inventories["VGPU"]
+        if call == f"GET /resource_providers/{ROOT}/allocations" and vgpu.reserved:
+            opened = {**root.inventories, "VGPU": replace(vgpu, reserved=0)}
+            generation = held.raw.put_inventories(ROOT, root.generation or 0, opened)
+            late.append(held.hold(f"late {len(late)}", node1={"VGPU": 1}))
+            held.raw.put_inventories(ROOT, generation + 1, root.inventories)
+
+    held.tap.before = allocate
+    pending = held.see(*NESTED, moves=to_gpus()).pending
+    held.tap.before = lambda _: None
+    assert "other clients allocate what is to move" in str(pending) and len(late) == 4
+    assert held.again().pending is None
+    assert all("node1" not in held.placed(name) for name in ("a", "late 0", "late 3"))
+
+
 def test_a_pending_reshape_that_is_called_off_gives_the_inventory_back(world: World) -> None:
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 5})
@@ -332,8 +352,9 @@ def test_a_lost_reply_is_resolved_by_reading_and_never_asked_twice(held: World) 
     assert len(held.journal.reshapes(done=True)) == 1 and not held.journal.reshapes(done=False)
 
 
-def test_a_request_that_never_arrived_is_asked_again_by_the_next_pass(held: World) -> None:
-    with held.tap.away(sent=True, only="POST /reshaper"):
+@pytest.mark.parametrize("sent", [True, False], ids=["perhaps sent", "not sent"])
+def test_a_request_that_never_arrived_is_asked_again_by_the_next_pass(held: World, *, sent: bool) -> None:
+    with held.tap.away(sent=sent, only="POST /reshaper"):
         report = held.see(*NESTED, moves=THERE)
     assert isinstance(report.error, PlacementUnavailable)
     assert held.placed("a") == {HOST: {"VGPU": 1}}
@@ -576,6 +597,27 @@ def test_a_provider_that_another_client_writes_is_closed_from_a_fresh_read(
     assert ("DISK_GB" in held.tree()[ROOT].inventories) is (changes == "inventories")
 
 
+def test_a_provider_that_others_write_each_time_is_not_closed_and_nothing_is_sent(
+    held: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reshape_runner, "CLOSE_AFTER_S", 0.0)
+    seen: list[str] = []
+
+    def write(call: str) -> None:
+        seen.append(call)
+        closes = call == f"PUT /resource_providers/{ROOT}/inventories" and "POST /reshaper" in seen
+        if closes or call == "POST /reshaper":
+            root = held.tree()[ROOT]
+            held.raw.put_aggregates(ROOT, root.generation or 0, root.aggregates)
+
+    held.tap.before = write
+    report = held.see(*NESTED, moves=THERE)
+    held.tap.before = lambda _: None
+    assert isinstance(report.error, PlacementConflict), report.sentence
+    assert held.placed("a") == {HOST: {"VGPU": 1}} and not held.journal.reshapes(done=False)
+    assert held.again().pending is None and held.placed("a") == {"gpu1": {"VGPU": 1}}
+
+
 @pytest.mark.parametrize(
     ("now", "own", "elsewhere", "closings", "told"),
     [
@@ -677,6 +719,24 @@ def test_the_outcome_is_read_from_placement(used: World, executed: bool) -> None
     assert was_executed(used.client, ROOT, receipt) is executed, (
         "also where its consumers have other allocations since"
     )
+
+
+@pytest.mark.parametrize("executed", [True, False])
+def test_where_the_totals_stay_the_owners_tell_the_outcome(world: World, executed: bool) -> None:
+    cards = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
+    world.see(*cards)
+    world.hold("a", gpu0={"VGPU": 4})
+    swap = (
+        MoveInstruction("gpu0", {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 4}}),
+        MoveInstruction("gpu1", {"VGPU": 4}, "gpu0", {}),
+    )
+    with world.tap.gone_from("POST /reshaper", after=executed):
+        world.see(*cards, moves=swap)
+    (receipt,) = world.journal.reshapes(done=False).values()
+    for uuid in receipt.generations:  # so that it is not the generations that tell it
+        generation, inventories = world.raw.provider_inventories(uuid)
+        world.raw.put_inventories(uuid, generation, inventories)
+    assert was_executed(world.client, ROOT, receipt) is executed
 
 
 @pytest.mark.parametrize(("conflicts", "is_told"), [(0, True), (7, True), (8, False)])

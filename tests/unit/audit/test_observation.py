@@ -39,6 +39,9 @@ def test_what_others_hold_or_need_is_lacking_and_what_is_reserved_for_the_consum
     assert (short.resource_class, short.asked, short.free) == ("VCPU", 7, 6)
     (limit,) = seen.lacking(CONSUMER, {host: {"FOREIGN": 1}})
     assert limit.free == 0
+    full = observe(placed={CONSUMER: {host: {"MEMORY_MB": 1}}, MIGRATION: {host: {"VCPU": 16}}})
+    assert full.lacking(MIGRATION, {host: {"VCPU": 16}}) == ()
+    assert [each.free for each in full.lacking(CONSUMER, {host: {"VCPU": 1}})] == [0]
     reserved = replace(seen, unheld={CONSUMER: {host: {"VCPU": 6}}, "other": {host: {"VCPU": 2}}})
     assert reserved.lacking(CONSUMER, {host: {"VCPU": 4}}) == ()
     assert [each.free for each in reserved.lacking(CONSUMER, {host: {"VCPU": 5}})] == [4]

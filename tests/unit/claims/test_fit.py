@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kits.fit import CONSUMER, HOST, NUMA, RACK, SHARING, ask, fitted, group, provider, reasons, uuid_of
 
 from agent.claims.claim import Fit
-from agent.claims.fit import ProviderIndex, cover, fit
+from agent.claims.fit import ProviderIndex, _asked_of_cell, cover, fit
+from agent.claims.guest_cells import GuestCell
 from agent.claims.refusal import does_not_fit
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import UsageError
@@ -511,3 +512,26 @@ def test_classes_that_cannot_be_given_together_are_named_with_the_reason() -> No
             ("CUSTOM_A", 3, 4, "host", reason),
             ("CUSTOM_B", 2, 2, "host", reason),
         ]
+
+
+@pytest.mark.parametrize(
+    ("sizes_kib", "memory"),
+    [
+        (None, {"MEMORY_MB": 2048}),
+        ((4,), {"MEMORY_MB": 2048}),
+        ((2048, 4), {"MEMORY_MB": 2048}),
+        ((2048,), {"CUSTOM_HUGEPAGES_2048KIB": 1024}),
+        ((1024,), {"CUSTOM_HUGEPAGES_1024KIB": 2048}),
+        ((1048576, 2048), {"CUSTOM_HUGEPAGES_1048576KIB": 2}),
+    ],
+    ids=["any", "small", "large or small", "large", "s390x", "the largest first"],
+)
+def test_a_cell_is_asked_for_what_the_largest_cell_of_the_guest_needs(
+    sizes_kib: tuple[int, ...] | None, memory: dict[str, int]
+) -> None:
+    guest = (
+        GuestCell(0, frozenset({0}), frozenset({1, 2}), 2048, emulator=1),
+        GuestCell(1, frozenset({3, 4}), frozenset({5}), 1024),
+    )
+    asked = _asked_of_cell(ask(group(VCPU=3, PCPU=4, MEMORY_MB=3072, VGPU=1)), guest, sizes_kib)
+    assert asked == {"VGPU": 1, "PCPU": 3, "VCPU": 2, **memory}

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kits.paths import CHECKOUT
 
@@ -33,13 +34,29 @@ def test_each_setting_is_read_and_a_missing_file_has_the_defaults(tmp_path: Path
     assert (config.socket, config.deadline_s, config.unanswered) == ("/run/x", 2.5, hook.REFUSE)
     assert config.problems == []
     config = HookConfig(str(tmp_path / "none"))
-    assert (config.socket, config.deadline_s, config.unanswered) == (hook.SOCKET, hook.DEADLINE_S, hook.ALLOW)
+    assert (config.socket, config.deadline_s, config.unanswered) == (
+        "/run/plimsoll/plimsoll.sock",
+        5.0,
+        "allow",
+    )
     assert config.problems == []
+
+
+def test_settings_that_cannot_be_read_are_reported_and_have_their_defaults(tmp_path: Path) -> None:
+    (tmp_path / "gate.conf").write_bytes(b"unanswered = refuse\n\xff\n")
+    for path, why in ((tmp_path, "Is a directory"), (tmp_path / "gate.conf", "can't decode byte 0xff")):
+        config = HookConfig(str(path))
+        (problem,) = config.problems
+        assert problem.startswith(f"{path} cannot be read: ") and why in problem
+        assert config.unanswered == "allow"
 
 
 @pytest.mark.parametrize(
     "line",
-    ["socket = relative", "unanswered = maybe", "deadline = soon", "deadline = -1", "other = 1", "text"],
+    [
+        *("socket = relative", "unanswered = maybe", "other = 1", "text"),
+        *("deadline = soon", "deadline = -1", "deadline = 1.2.3"),
+    ],
 )
 def test_an_invalid_setting_is_reported_and_has_its_default(tmp_path: Path, line: str) -> None:
     config = config_of(tmp_path, f"\n{line}\n")
@@ -48,11 +65,12 @@ def test_an_invalid_setting_is_reported_and_has_its_default(tmp_path: Path, line
     assert (config.socket, config.deadline_s, config.unanswered) == (hook.SOCKET, hook.DEADLINE_S, hook.ALLOW)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("1000", hook.DEADLINE_MAX_S), ("0", 0.1), ("60", 60.0)])
+@pytest.mark.parametrize(("text", "seconds"), [("1000", 60.0), ("0", 0.1), ("60", 60.0)])
 def test_the_deadline_has_bounds(tmp_path: Path, text: str, seconds: float) -> None:
     assert config_of(tmp_path, f"deadline = {text}").deadline_s == seconds
 
 
+@example('<name>"a\\b"</name>\x1f\n')
 @given(st.text())
 def test_the_request_is_json(xml: str) -> None:
     xml = xml.encode("utf-8", "replace").decode()
@@ -66,10 +84,13 @@ def test_the_message_of_an_error_is_one_line_and_anything_else_has_none() -> Non
         assert hook.error_message(answer) == ""
 
 
-def test_a_deadline_that_has_passed_is_a_timeout() -> None:
+def test_a_deadline_that_has_passed_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < hook.seconds_left(time.monotonic() + 5) <= 5
-    with pytest.raises(TimeoutError):
-        hook.seconds_left(time.monotonic())
+    monkeypatch.setattr(hook, "time", SimpleNamespace(monotonic=lambda: 8.0))
+    assert hook.seconds_left(8.5) == 0.5
+    for deadline in (8.0, 7.5):
+        with pytest.raises(TimeoutError):
+            hook.seconds_left(deadline)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +175,7 @@ def outcome(
 
     monkeypatch.setattr(hook, "ask_agent", ask)
     monkeypatch.setattr(hook, "log_to_syslog", lambda *line: logged.append(line))
-    monkeypatch.setattr(hook, "os", SimpleNamespace(write=lambda file, text: shown.append(text) or file))
+    monkeypatch.setattr(hook, "os", SimpleNamespace(write=lambda file, text: {2: shown}[file].append(text)))
     code = hook.main(["hook", *arguments], str(config))
     return code, b"".join(shown).decode(), logged
 
@@ -190,6 +211,7 @@ def test_a_guest_may_not_start_if_the_agent_says_so_or_says_nothing_where_that_c
     code, shown, (wrong, *logged) = outcome(
         monkeypatch, ["vm", *operation.split()], tmp_path / "gate.conf", error
     )
+    assert (hook.SYSLOG_NOTICE, hook.SYSLOG_WARNING) == (29, 28), "facility daemon, as syslog(3) counts"
     assert wrong[0] == hook.SYSLOG_WARNING and "'nonsense' is not a valid setting" in wrong[1]
     assert (code, shown) == ((1, f"plimsoll: {refusal}\n") if refusal else (0, ""))
     name = operation.split()[0]
@@ -268,12 +290,53 @@ def test_the_agent_s_answer_is_read_to_its_end(
     assert body == b"question"
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("body", "size", "slowly"),
+    [(8, 0, False), (8, 2**20 - 1, False), (8, 2**20, False), (8, 9, True), (2**24, 0, False)],
+    ids=["silent", "one byte less", "as long as may be", "byte by byte", "does not read"],
+)
+def test_a_peer_that_does_not_end_its_answer_is_not_waited_for_longer_than_may_be(
+    tmp_path: Path, body: int, size: int, *, slowly: bool
+) -> None:
+    """What is as long as an answer may be is read no further; 1 MiB, as of the domain."""
+    answer = b"HTTP/1.1 200 OK\r\n\r\n".ljust(size, b"x")[:size]
+    ended = threading.Event()
+
+    def serve() -> None:
+        peer, _ = listener.accept()
+        with peer, suppress(OSError):  # the hook has hung up
+            for byte in range(size if slowly else 0):
+                peer.send(answer[byte : byte + 1])
+                ended.wait(0.3)
+            peer.sendall(answer)
+            ended.wait(30)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "agent"))
+        listener.listen()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            began = time.monotonic()
+            if size < 2**20:
+                with pytest.raises(TimeoutError):
+                    hook.post(str(tmp_path / "agent"), b"x" * body, began + 0.5)
+                assert time.monotonic() < began + 2
+            else:
+                assert hook.post(str(tmp_path / "agent"), b"x" * body, began + 5)[0] == 200
+        finally:
+            ended.set()
+            thread.join()
+
+
 def test_the_domain_is_read_until_libvirt_closes_its_end_and_no_longer_than_may_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     chunks: list[bytes] = []
-    monkeypatch.setattr(hook, "os", SimpleNamespace(read=lambda file, size: chunks.pop(0)))
-    ready = SimpleNamespace(select=lambda files, *_: (files if chunks else [], [], []))
+    read = {0: lambda size: chunks.pop(0)}
+    monkeypatch.setattr(hook, "os", SimpleNamespace(read=lambda file, size: read[file](size)))
+    ready = SimpleNamespace(select=lambda files, *_: ([0] if chunks and files == [0] else [], [], []))
     monkeypatch.setattr(hook, "select", ready)
     chunks[:] = [b"<domain>", b"\xff</domain>", b""]
     assert hook.read_xml(time.monotonic() + 5) == "<domain>\ufffd</domain>"
@@ -291,11 +354,13 @@ def test_a_cpu_that_is_as_it_should_be_is_not_written(tmp_path: Path) -> None:
     file = tmp_path / "online"
     file.write_text("1\n")
     os.utime(file, ns=(0, 0))
+    opened = len(list(Path("/proc/self/fd").iterdir()))
     assert hook.write_below_sys(str(file), b"1") == ""
     assert file.stat().st_mtime_ns == 0
     assert hook.write_below_sys(str(file), b"0") == "" and file.read_text() == "0\n"
     assert hook.write_below_sys(str(tmp_path / "none"), b"1") == "", "the kernel cannot change it"
     assert "cannot be written (Is a directory)" in hook.write_below_sys(str(tmp_path), b"1")
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
 def test_an_operation_that_is_no_question_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from agent.reshape.claimed_units import (
     name_migrations,
     places_of_units,
     relocations_of_record,
+    with_missing,
     without_claimed,
 )
 from agent.reshape.due_instructions import due_instructions
@@ -89,6 +90,13 @@ def counted(units: tuple[str, ...], places: dict[str, str]) -> dict[str, dict[st
     for name, amount in Counter(places[unit] for unit in units).items():
         held.setdefault(UUID[name], {})[VF] = amount
     return held
+
+
+def test_a_missing_unit_is_parked_where_its_provider_is_still_there() -> None:
+    host, gone = Slot(ROOT, VF), Slot(CARD["a"], VF)
+    located = {consumer(1): {host: Counter({None: 2}), gone: Counter({None: 1})}}
+    (parked,) = with_missing((), located, ProviderTree([Provider(ROOT, "host")]))
+    assert parked == MoveInstruction("host", {VF: 2}, "host", {consumer(1): {VF: 2}})
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,14 @@ def test_the_four_breaches_that_placement_accepts_are_refused() -> None:
     assert four_of_eight(4, child=4) == four_of_eight(0, child=4) == []
 
 
+def test_a_cell_whose_guests_the_driver_tells_as_staying_may_have_more() -> None:
+    cell = Provider(GPU[0], "cell0", ROOT, {"VCPU": Inventory(8)})
+    current = ProviderTree([Provider(ROOT, "host", None, {}), cell])
+    desired = current.with_provider(replace(cell, inventories={"VCPU": Inventory(12)}))
+    stays = [MoveInstruction("cell0", {"VCPU": 4}, "cell0")]
+    assert plan_reshape(current, desired, stays, {}, may_grow=True).allocations == {}
+
+
 @pytest.mark.parametrize(
     ("name", "source", "may_grow", "grows"),
     [

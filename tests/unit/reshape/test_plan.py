@@ -38,6 +38,13 @@ def test_untold_consumers_are_placed_whole_largest_first() -> None:
     assert reshape.allocations[consumer(1)] == reshape.allocations[consumer(2)] == {GPU[1]: {"VGPU": 1}}
 
 
+def test_of_untold_consumers_that_have_as_much_the_first_uuid_is_placed_first() -> None:
+    """Whatever the order of Placement's answer, so that a plan that is made again is the same."""
+    held = {consumer(number): {ROOT: {"VGPU": 2}} for number in (2, 1)}
+    reshape = plan_reshape(flat(4), nested(2, 2), to_gpus(2, 2), held)
+    assert reshape.allocations == {consumer(n): {GPU[n - 1]: {"VGPU": 2}} for n in (1, 2)}
+
+
 def test_a_consumer_that_no_single_target_holds_stops_the_whole() -> None:
     held = {consumer(1): {ROOT: {"VGPU": 3}}, consumer(2): {ROOT: {"VGPU": 1}}}
     with pytest.raises(ReshapeRefused, match=f"consumer {consumer(1)} holds 3 VGPU of host.*gpu0: 2 VGPU"):

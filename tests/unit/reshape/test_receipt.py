@@ -12,6 +12,7 @@ from agent.reshape.laws import Slot, resolve_instructions
 from agent.reshape.receipt import (
     Receipt,
     UndoneReceipts,
+    inverse_moves,
     make_receipt,
     read_receipt,
     read_slots,
@@ -77,6 +78,25 @@ def test_a_source_that_went_is_created_again() -> None:
     assert [source.uuid for source in made.sources] == [GPU[0]]
     restored = made.restore(desired)
     assert restored[GPU[0]].parent == ROOT and restored[GPU[0]].inventories["VGPU"].total == 4
+
+
+@pytest.mark.parametrize(
+    ("total", "move", "back"),
+    [
+        (4, MoveInstruction("host", {"VGPU": 4}, "gpu0"), {"VGPU": 4}),
+        (7, MoveInstruction("host", {"VGPU": 4}, "gpu0"), {"VGPU": 7}),
+        (4, MoveInstruction("host", {"VGPU": 4, "PGPU": 2}, "gpu0"), {"VGPU": 4, "PGPU": 2}),
+        (4, MoveInstruction("gone", {"VGPU": 4}, "gpu0"), {"VGPU": 4}),
+    ],
+    ids=["as many", "the host counted more", "a class that the source lacks", "a source that is not there"],
+)
+def test_an_undo_brings_back_what_the_source_lost_or_what_the_move_says(
+    total: int, move: MoveInstruction, back: dict[str, int]
+) -> None:
+    reshape = plan_reshape(flat(total), nested(1, 4), to_gpus(1, 4), {})
+    (undo,) = inverse_moves([move], reshape, flat(total), nested(1, 4))
+    source = move.from_resource_provider
+    assert undo == MoveInstruction("gpu0", back, source, {}, {})
 
 
 FURTHER = MoveInstruction("gpu0", {"VGPU": 4}, "gpu7")
