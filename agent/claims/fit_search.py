@@ -265,6 +265,8 @@ def fit_slots(request: ClaimRequest, stock: HostStock) -> list[FitSlot]:
                 and next(stock.obstacles(group, resources, provider), None) is None
             )
             slots.append(FitSlot(group, resources, tuple(options), barred))
+    if all(len(slot.options) < 2 for slot in slots):
+        return slots  # there is nothing to choose
     # What the guest would cost on each cell; nothing where no slot can be filled by one cell or another.
     costs: dict[int, CellCost] = {}
     tree, cell_of = stock.host.tree, stock.choice.cell_of

@@ -141,6 +141,7 @@ Birth = tuple[int, int]
 """The row that made a provider, and the provider's place in it: what the model's order comes from."""
 
 _dump = json.JSONEncoder(separators=(",", ":")).encode
+_content = json.JSONEncoder(sort_keys=True, default=repr).encode
 
 
 class Row(NamedTuple):
@@ -703,8 +704,7 @@ class Store:
         """
         digest = ""
         if key is not None:
-            content = json.dumps(what, sort_keys=True, default=repr).encode()
-            digest = hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
+            digest = hashlib.blake2b(_content(what).encode(), digest_size=DIGEST_BYTES).hexdigest()
 
         def job(_: Transaction | None) -> T:
             if key is not None and (known := self._outcome_of(key, digest)) is not None:
