@@ -1,4 +1,4 @@
-"""The laws hold in the histories of three hundred seeds, and a seed tells the same history each time."""
+"""The laws hold in the histories of two hundred seeds, and a seed tells the same history each time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulation.network import Network
 from simulation.seeds import draw, tell
 from simulation.story import SENTENCES, Step, Story
 
-SEEDS = 300
+SEEDS = 200
 CHUNK = 25
 
 
