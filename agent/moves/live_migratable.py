@@ -27,6 +27,8 @@ from agent.device_names import (
     mdev_types,
     migration_drivers,
     vgpu_branches,
+    vram_class,
+    vram_sizes,
 )
 from agent.errors import Refused
 from agent.shapes import Allocations, Units
@@ -153,10 +155,18 @@ def check_live_migratable(
     types = frozenset(TYPES.values())
     for uuid, amounts in allocations.items():
         provider = host.tree.get(uuid)
-        if provider is None or not types & provider.traits or LIVE_MIGRATABLE in provider.traits:
+        if provider is None or LIVE_MIGRATABLE in provider.traits:
             continue
-        for name in sorted(amounts.keys() & offered.get(uuid, {}).keys() - PORTS):
-            raise _refusal(f"{name} on {provider.name}", "[pci] device_spec", request)
+        for mib in vram_sizes(amounts):
+            raise Refused(
+                f"{request.name or request.consumer} cannot be live-migrated: {vram_class(mib)} on "
+                f"{provider.name} is under no driver of VFIO that can migrate it. Shut the guest off and "
+                "migrate it cold, or give all functions of the card such a driver (xe_vfio_pci).",
+                consumer=request.consumer,
+            )
+        if types & provider.traits:
+            for name in sorted(amounts.keys() & offered.get(uuid, {}).keys() - PORTS):
+                raise _refusal(f"{name} on {provider.name}", "[pci] device_spec", request)
 
 
 def failed_arrival(claim: Claim, host: ProviderIndex) -> str:

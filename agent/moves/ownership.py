@@ -16,6 +16,7 @@ from enum import StrEnum
 from agent.claims.claim import Claim
 from agent.claims.refusal import amounts_text
 from agent.claims.request import ClaimRequest
+from agent.device_names import vram_sizes
 from agent.errors import Refused, UsageError
 from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveRole, MoveStep
 from agent.placement.client import ConsumerAllocations
@@ -92,9 +93,10 @@ def options_of_move(
     """The alternatives of a request that a move may take: the one that the instance has, or of that `number`.
 
     The instance's `claim` on this host tells which one it has, else what it holds `elsewhere`, which is read
-    only where it matters. A live migration keeps the devices, and so takes only an alternative of the same
-    classes. Several sizes of VRAM are one alternative. Raises UsageError where there is no such alternative,
-    or the instance may have several of them; Refused where a live migration could keep none.
+    only where it matters. Several sizes of VRAM are one alternative. A live migration keeps the devices, and
+    so takes only an alternative of the same classes, also where the host has one size of VRAM that is large
+    enough. Raises UsageError where there is no such alternative, or the instance may have several of them;
+    Refused where a live migration could keep none.
     """
     consumer, numbers = options[0].consumer, {each.alternative for each in options}
     is_live, is_resize = kind is MoveKind.LIVE_MIGRATE, kind in (MoveKind.RESIZE, MoveKind.SAME_HOST_RESIZE)
@@ -108,7 +110,8 @@ def options_of_move(
             "(--alternative N), or take the first that fits (--alternative any).",
             consumer=consumer,
         )
-    if len(options if is_live else chosen) == 1 or (wanted == ANY_ALTERNATIVE and not is_live):
+    is_only = len(options if is_live else chosen) == 1 and not (is_live and vram_sizes(options[0].resources))
+    if is_only or (wanted == ANY_ALTERNATIVE and not is_live):
         return chosen
     held = elsewhere() if claim is None else by_class(claim.allocations.values())
     same = kept_options(options, held, is_resize=is_resize)

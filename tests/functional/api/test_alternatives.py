@@ -15,6 +15,7 @@ from kits.gate import GatedHost, gated
 
 from agent.claims.parse_request import parse_claim
 from agent.claims.request import ClaimRequest, RequestGroup, with_others
+from agent.device_names import LIVE_MIGRATABLE
 from agent.errors import DoesNotFit
 from agent.tracker.tracker import ClaimHandle
 from drivers.fake.host import Gpu, cell
@@ -35,10 +36,17 @@ BY_GROUPS = {
 
 
 def cards(host: GatedHost, **totals: int) -> None:
-    """Let the host have these cards, each with so many units: `h100`, `l40s`, `vramN` with N MiB a unit."""
-    names = {"h100": H100, "l40s": L40S}
+    """Let the host have these cards, each with so many units: `h100`, `l40s`, `vramN` with N MiB a unit.
+
+    Those with VRAM are under a driver of VFIO that can migrate them.
+    """
+    names, can_migrate = {"h100": H100, "l40s": L40S}, frozenset({LIVE_MIGRATABLE})
     gpus = [
-        Gpu(f"0000:8{number}:00.0", names.get(card) or f"CUSTOM_VRAM_{card.removeprefix('vram')}MB", total)
+        Gpu(f"0000:8{number}:00.0", names[card], total)
+        if card in names
+        else Gpu(
+            f"0000:8{number}:00.0", f"CUSTOM_VRAM_{card.removeprefix('vram')}MB", total, traits=can_migrate
+        )
         for number, (card, total) in enumerate(totals.items())
         if total
     ]
@@ -255,10 +263,11 @@ def test_sizes_of_vram_are_ways_to_serve_one_alternative_and_have_its_number(pai
     move = pair.on_b.begin_move("cold_migrate", vram(3000), consumer=claim.consumer)
     assert sizes(move) == {"CUSTOM_VRAM_4096MB"}, "the smallest, where there are none of that size"
     pair.on_b.revert_move(move.migration)
-    with pytest.raises(
-        Refused, match="holds 1 CUSTOM_VRAM_8192MB, 1 VCPU, and a live migration keeps the devi"
-    ):
-        pair.on_b.begin_move("live_migrate", vram(3000), consumer=claim.consumer)
+    for number in (3000, 9000):  # several sizes of the destination serve it, or one alone
+        with pytest.raises(
+            Refused, match="holds 1 CUSTOM_VRAM_8192MB, 1 VCPU, and a live migration keeps the devi"
+        ):
+            pair.on_b.begin_move("live_migrate", vram(number), consumer=claim.consumer)
 
 
 def test_one_thing_is_asked_for_where_alternatives_have_no_meaning(pair: Pair) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 
 import pytest
 
@@ -48,6 +49,15 @@ def test_only_a_passed_through_device_that_is_not_declared_is_in_the_way(
         traits = frozenset({TYPE} if typed else ()) | ({LIVE_MIGRATABLE} if declared else set())
         expected = bool(amount) and typed and not declared and resource_class == "CUSTOM_NIC"
         assert is_refused(resource_class, frozenset(traits), request, amount) is expected
+
+
+def test_a_function_with_vram_needs_a_driver_that_can_migrate_it() -> None:
+    request, name = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}),)), "CUSTOM_VRAM_4096MB"
+    for traits in (frozenset[str](), frozenset({LIVE_MIGRATABLE})):
+        host = ProviderIndex.of(ProviderTree([Provider(CARD, "card", None, {name: Inventory(2)}, traits)]))
+        refused = nullcontext() if traits else pytest.raises(Refused, match=f"{name} on card is under no dr")
+        with refused:
+            check_live_migratable(request, {CARD: {name: 1}}, host, {CARD: {name: UNITS}})
 
 
 @pytest.mark.parametrize("live_migratable", [None, False, True])

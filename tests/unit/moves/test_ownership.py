@@ -270,7 +270,7 @@ def test_an_instance_has_the_alternatives_of_its_classes_and_unless_it_is_resize
     assert numbers(True, VCPU=1, VGPU=2) == numbers(False, VCPU=1, VGPU=3) == [0, 1]
 
 
-PLAIN, TWO, SAME, SIZES = (
+PLAIN, TWO, SAME, SIZES, ONE_SIZE = (
     [
         ClaimRequest(INSTANCE, (RequestGroup("", {name: 1}),), alternative=number)
         for number, name in alternatives
@@ -280,6 +280,7 @@ PLAIN, TWO, SAME, SIZES = (
         [(1, "PGPU"), (2, "VGPU")],
         [(1, "VGPU"), (2, "VGPU")],
         [(0, "VGPU"), (0, "PGPU"), (0, "FPGA")],  # of VRAM, for a request without alternatives
+        [(0, "CUSTOM_VRAM_8192MB")],
     )
 )
 
@@ -310,6 +311,11 @@ PLAIN, TWO, SAME, SIZES = (
         ("live_migrate", TWO, None, {"FPGA": 1}, "holds 1 FPGA, and a live migration keeps the devices"),
         ("live_migrate", SIZES, None, {"PGPU": 1}, [2]),
         ("live_migrate", SIZES, None, {}, [1]),
+        ("live_migrate", PLAIN, None, None, [1]),
+        ("live_migrate", ONE_SIZE, None, {"CUSTOM_VRAM_8192MB": 1}, [1]),
+        ("live_migrate", ONE_SIZE, None, {}, [1]),
+        ("live_migrate", ONE_SIZE, None, {"CUSTOM_VRAM_4096MB": 1}, "holds 1 CUSTOM_VRAM_4096MB, and a live"),
+        ("cold_migrate", ONE_SIZE, None, None, [1]),
         ("cold_migrate", SIZES, None, {"PGPU": 1}, [2, 1, 3]),
         ("cold_migrate", SIZES, 0, None, [1, 2, 3]),
     ],
