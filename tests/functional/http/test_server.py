@@ -14,6 +14,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -146,10 +147,10 @@ class Door:
             context.load_cert_chain(certificate, key)
             self._trust = ssl.create_default_context(cafile=str(certificate))
         limits = {"request_timeout_s": 0.3, "idle_check_interval_s": 0.05, "body_bytes": 10**8, **limits}
-        self.listener = Listener(
-            BoundedServer(LOOPBACK, application or echo, replace(LIMITS, **limits), tls=context, whole=whole),
-            "the test",
+        self.server = BoundedServer(
+            LOOPBACK, application or echo, replace(LIMITS, **limits), tls=context, whole=whole
         )
+        self.listener = Listener(self.server, "the test")
         self.listener.start()
         host, _, port = self.listener.address.rpartition(":")
         self.address = (host, int(port))
@@ -594,6 +595,48 @@ def test_bodies_of_the_past_keep_no_memory(open_door: Callable[..., Door], whole
         assert resident_bytes() - before < 12 * size, "those of four connections, and what the test sends"
     finally:
         gc.enable()
+
+
+class Witness:
+    """Stands in an environ, and dies with it."""
+
+
+def test_a_request_is_forgotten_as_soon_as_it_is_answered(tmp_path: Path) -> None:
+    """By the thread that waits for the next one, and by the connection, which stays open."""
+    seen: list[weakref.ref[Witness]] = []
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        environ["witness"] = witness = Witness()
+        seen.append(weakref.ref(witness))
+        return echo(environ, start_response)
+
+    door = Door(tmp_path, False, answer, request_timeout_s=30)
+    gc.disable()
+    try:
+        with door.connect() as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+            eventually("the request is forgotten", lambda: [each() for each in seen] == [None])
+    finally:
+        gc.enable()
+        door.listener.stop()
+
+
+def test_a_lost_connection_keeps_nothing_of_its_request(tmp_path: Path) -> None:
+    """The parser and the connection name each other: a search for such cycles may come late."""
+    door = Door(tmp_path, False, request_timeout_s=30)
+    gc.disable()
+    try:
+        with door.connect() as connection:
+            connection.sendall(LONG % 9 + b"half")
+            connections = door.server.connections
+            eventually("half is here", lambda: [each.arriving.body for each in connections] == [b"half"])
+            (lost,) = (weakref.ref(each.arriving) for each in connections)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        eventually("what was read is forgotten", lambda: lost() is None)
+    finally:
+        gc.enable()
+        door.listener.stop()
 
 
 def test_a_header_with_an_underscore_stands_for_no_other(tmp_path: Path) -> None:
