@@ -549,12 +549,10 @@ class Gate:
         # End a former move that waits only until its guest has left this host. It has left: libvirt lets no
         # guest come in that already runs here.
         self._tracker.guests.forget(guest.uuid)
-        for move in self._tracker.moves().values():
-            if move.instance != guest.uuid or move.ended:
-                continue
-            waits = move.state in (MoveState.REVERTING, MoveState.LEAVING, MoveState.CONFIRMING)
-            if waits and not self._tracker.placement.is_backing_off():
-                self._tracker.deliver()
+        waiting = (MoveState.REVERTING, MoveState.LEAVING, MoveState.CONFIRMING)
+        moves = [move for move in self._tracker.moves().values() if move.instance == guest.uuid]
+        if any(move.state in waiting for move in moves) and not self._tracker.placement.is_backing_off():
+            self._tracker.deliver()
         if self._tracker.claim_of(guest.uuid) is not None:
             return self._start(guest)
         placed = self._client.allocations_of(guest.uuid)

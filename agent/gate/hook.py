@@ -31,8 +31,6 @@ ANSWER_MAX = 2**20
 CHUNK = 2**16
 SYSLOG = "/dev/log"
 SYSLOG_WARNING, SYSLOG_NOTICE = 3 * 8 + 4, 3 * 8 + 5
-UNDECIDED_STATUSES = frozenset({500, 502, 503})
-"""The agent is not ready, or a service that it needs is away: no decision about the guest."""
 
 
 class NoDecision(Exception):
@@ -121,7 +119,7 @@ def ask_agent(config: HookConfig, operation: str, sub_operation: str) -> None:
         set_cpu_power(answer)
         return
     reason = error_message(answer) or f"the agent answered with status {status}"
-    if status in UNDECIDED_STATUSES or not 400 <= status < 500:
+    if not 400 <= status < 500:  # the agent is not ready, or a service that it needs is away
         raise NoDecision(reason)
     raise StartRefused(reason)
 

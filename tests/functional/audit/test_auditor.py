@@ -50,16 +50,48 @@ def test_a_healthy_host_has_no_findings_and_reads_a_few_consumers_in_turn(
         read += [call for call in audited.kit.tap.calls if call.startswith("GET /allocations/")]
         assert not [call for call in audited.kit.tap.calls if not call.startswith("GET ")]
     assert len(read) == len(set(read)) == 4
+    audited.kit.tap.calls.clear()
+    monkeypatch.setattr("agent.audit.auditor.IN_TURN", 1)
+    assert audited.auditor.audit().findings == ()
+    assert set(read) <= set(audited.kit.tap.calls), "one that is asked for reads every consumer once"
 
 
-def test_the_first_scheduled_audit_reads_twice_and_each_later_one_once(audited: Audited) -> None:
-    """Two readings have to agree, so that what is under way is no finding."""
+def test_the_first_scheduled_audit_reads_twice_and_each_later_one_once(
+    audited: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two readings have to agree, so that what is under way is no finding; each reads consumers in turn."""
+    monkeypatch.setattr("agent.audit.auditor.IN_TURN", 1)
+    for _ in range(4):
+        audited.kit.tracker.claim(request(VCPU=1))
     readings = []
     for _ in range(3):
-        audited.kit.tap.calls.clear()
+        calls = audited.kit.tap.calls
+        calls.clear()
         audited.auditor.audit_on_schedule(heal_own=False)
-        readings.append(audited.kit.tap.calls.count("GET /resource_providers"))
-    assert readings == [2, 1, 1]
+        consumers = {call for call in calls if call.startswith("GET /allocations/")}
+        readings.append((calls.count("GET /resource_providers"), len(consumers)))
+    assert readings == [(2, 2), (1, 1), (1, 1)]
+
+
+def test_what_another_client_released_is_free_once_the_audit_has_read_it(audited: Audited) -> None:
+    """Its DELETE raises no generation, so a pass need not notice it."""
+    consumer = str(uuid4())
+    audited.kit.schedule(consumer, host={"VCPU": 10})
+    audited.auditor.audit()
+    audited.kit.raw.delete_allocations(consumer)
+    assert not audited.kit.tracker.explain(request(VCPU=16)).fits
+    audited.auditor.audit()
+    assert audited.kit.tracker.explain(request(VCPU=16)).fits
+
+
+def test_what_was_repaired_and_is_there_again_has_to_be_read_twice_as_anything_new(audited: Audited) -> None:
+    consumer = audited.kit.tracker.claim(request(VCPU=1)).claim.consumer
+    audited.guests = (running(consumer, VCPU=1),)
+    audited.kit.raw.delete_allocations(consumer)
+    assert audited.heal(everything=True).healed
+    audited.kit.raw.delete_allocations(consumer)
+    assert audited.auditor.audit(readings=1).findings == ()
+    assert [each.subject for each in audited.auditor.audit(readings=1).findings] == [consumer]
 
 
 def test_nothing_is_compared_where_placement_lost_the_host_or_another_agent_writes(audited: Audited) -> None:

@@ -38,6 +38,7 @@ from agent.audit.findings import judge_consumer
 from agent.claims.claim import ClaimState
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.moves.states import MoveRole, MoveState, claims_of
+from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations
 
 HERE = {uuid_of("host"): {"VCPU": 2}}
@@ -102,6 +103,38 @@ def test_what_an_instance_that_left_may_have_handed_over_names_its_claim(
     assert untyped(lost, here).possible_origins == ()
     assert consumer_case(left, here, MIGRATION).possible_origins == (), "an instance, by its type"
     assert consumer_case(left, here, MIGRATION).is_comparable
+
+
+@pytest.mark.parametrize(
+    ("project", "here", "found"),
+    [("demo", HERE, True), ("another", HERE, False), ("demo", {uuid_of("host"): {"VCPU": 1}}, True)],
+)
+def test_a_guest_whose_instance_is_elsewhere_may_have_handed_its_place_over_within_its_project(
+    project: str, here: Allocations, *, found: bool
+) -> None:
+    gone = ConsumerAllocations(CONSUMER, THERE, 1, "demo", "user", "INSTANCE")
+    seen = observe(guests=(running(CONSUMER, VCPU=2),), placed={MIGRATION: here})
+    left = replace(seen, departed={CONSUMER: gone})
+    untyped = partial(consumer_case, consumer=MIGRATION, owner=(project, "user"), consumer_type="unknown")
+    assert untyped(left, here).possible_origins == ((CONSUMER,) if found else ())
+    claim = replace(CLAIMS[CONSUMER], consumer=MIGRATION)
+    assert untyped(replace(left, claims={MIGRATION: claim}), here).possible_origins == ()
+    runs = {**left.guests, MIGRATION: running(MIGRATION, VCPU=2)}
+    assert untyped(replace(left, guests=runs), here).possible_origins == ()
+
+
+def test_only_a_guest_of_which_placement_has_nothing_may_have_its_place_in_a_migration() -> None:
+    runs = (running(CONSUMER, VCPU=2),)
+    unknown = replace(observe(guests=runs, placed={MIGRATION: HERE}), types={MIGRATION: "unknown"})
+    assert consumer_case(unknown, {}).possible_migrations == (MIGRATION,)
+    assert consumer_case(unknown, THERE).possible_migrations == ()
+    assert consumer_case(replace(unknown, guests={}), {}).possible_migrations == ()
+    claim = {MIGRATION: replace(CLAIMS[CONSUMER], consumer=MIGRATION)}
+    guests = {**unknown.guests, MIGRATION: running(MIGRATION, VCPU=2)}
+    moves = (replace(a_move(MoveState.BEGUN), instance=uuid_of("moving")),)
+    for known in (replace(unknown, claims=claim), replace(unknown, guests=guests)):
+        assert consumer_case(known, {}).possible_migrations == (), "it has a claim or a guest of its own"
+    assert consumer_case(replace(unknown, moves=moves), {}).possible_migrations == (), "it is of another one"
 
 
 def test_a_claim_without_allocation_here_may_have_its_migration_here() -> None:
@@ -175,6 +208,14 @@ def test_a_guest_with_another_unit_of_what_placement_has_is_newer_than_its_claim
     assert not is_older(observe({CONSUMER: CLAIM}, guests=[user(CONSUMER, OWN)]), CLAIM, held)
     assert not is_older(observe({CONSUMER: CLAIM}, guests=[user(CONSUMER, FREE, 3)]), CLAIM, held)
     assert not is_older(observe({CONSUMER: CLAIM}), CLAIM, held), "no guest tells"
+    assert not is_older(replace(observation, moves=(a_move(MoveState.BEGUN),)), CLAIM, held), "it moves"
+
+
+def test_what_placement_has_of_a_claim_is_as_the_claim_says_on_pools() -> None:
+    (claim,) = CLAIMS.values()
+    both = replace(claim, allocations={**claim.allocations, **SHARED})
+    less = {uuid_of("host"): {"VCPU": 1}}
+    assert held_of(observe({CONSUMER: both}, placed={CONSUMER: less}), both) == {**less, **SHARED}
 
 
 def test_claims_follow_together_where_both_guests_tell() -> None:
@@ -222,6 +263,9 @@ def test_a_claim_that_ends_by_itself_does_not_stand_in_the_way() -> None:
     for observation in (leaked, released):
         (step,), told_why = follow_together(observation, CLAIM, CLAIM.allocations)
         assert [before.consumer for before, _ in step.records] == [CONSUMER] and not told_why
+    move = replace(a_move(MoveState.CONFIRMING), instance=uuid_of("moving"), migration=SECOND.consumer)
+    leaves = observe(claims, guests=guests, moves=(move,))
+    assert follow_together(leaves, CLAIM, CLAIM.allocations)[0], "its move ends it"
     lost = replace(leaked, lost=frozenset({SECOND.consumer}))
     assert not follow_together(lost, CLAIM, CLAIM.allocations)[0], "it is kept, and written again"
 
@@ -274,6 +318,9 @@ def test_only_amounts_without_units_and_without_a_telling_guest_are_undecided() 
     other = uuid_of("gpu1") if card == uuid_of("gpu0") else uuid_of("gpu0")
     assert is_undecided(observe({CONSUMER: claim}), claim, {other: amounts})
     assert not is_undecided(observe({CONSUMER: claim}), claim, {other: {"VGPU": 2}})
+    for used in (1, 2):
+        alike = observe({CONSUMER: claim}, guests=(running(CONSUMER, VGPU=used),), placed={CONSUMER: {}})
+        assert is_undecided(alike, claim, {other: amounts}), "the guest runs with the one as with the other"
     named = replace(claim, units={card: {"VGPU": ("mdev0",)}})
     assert not is_undecided(observe({CONSUMER: named}), named, {other: amounts}), "its unit is on the card"
 

@@ -194,6 +194,19 @@ def test_other_amounts_are_written_as_claimed() -> None:
     assert (step.write.allocations, step.write.generation) == (HERE, 1)
 
 
+def test_a_claim_without_an_allocation_is_a_finding_by_its_guest_or_where_placement_lost_it() -> None:
+    gone = observe(CLAIMS, placed={})
+    assert AmountsDiffer().judge_consumer(consumer_case(gone, {})) is None
+    for lost in (replace(gone, lost=frozenset({CONSUMER})), observe(CLAIMS, guests=(running(CONSUMER),))):
+        assert AmountsDiffer().judge_consumer(consumer_case(lost, {})) is not None
+
+
+def test_a_guest_that_uses_one_of_something_is_claimed_for() -> None:
+    for guest, repaired in ((running(CONSUMER, VCPU=1), True), (running(CONSUMER, VCPU=0), False)):
+        finding = UnclaimedInstance().judge_consumer(consumer_case(observe(guests=(guest,)), {}))
+        assert finding is not None and bool(finding.repair) is repaired
+
+
 def test_a_guest_without_allocation_gets_that_of_its_claim() -> None:
     finding = judge_amounts(consumer_case(observe(CLAIMS, guests=(running(CONSUMER),)), {}))
     assert finding is not None

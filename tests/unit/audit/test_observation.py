@@ -6,11 +6,12 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from kits.audit import CONSUMER, ELSEWHERE, MIGRATION, a_move, claimed, observe, running
+from kits.audit import CONSUMER, ELSEWHERE, HOST_INDEX, MIGRATION, a_move, claimed, observe, running
 from kits.tracker import uuid_of
 
 from agent.audit.observation import suspect_moves, suspects
 from agent.claims.claim import ClaimState
+from agent.claims.fit import ProviderIndex
 from agent.moves.states import MoveRole, MoveState, claims_of
 
 HERE = {uuid_of("host"): {"VCPU": 2}}
@@ -45,6 +46,34 @@ def test_what_others_hold_or_need_is_lacking_and_what_is_reserved_for_the_consum
     reserved = replace(seen, unheld={CONSUMER: {host: {"VCPU": 6}}, "other": {host: {"VCPU": 2}}})
     assert reserved.lacking(CONSUMER, {host: {"VCPU": 4}}) == ()
     assert [each.free for each in reserved.lacking(CONSUMER, {host: {"VCPU": 5}})] == [4]
+
+
+def test_a_limit_of_one_consumer_is_lacking_where_there_is_room() -> None:
+    host = uuid_of("host")
+    limited = HOST_INDEX.tree[host]
+    inventories = {**limited.inventories, "VCPU": replace(limited.inventories["VCPU"], max_unit=4)}
+    tree = HOST_INDEX.tree.with_provider(replace(limited, inventories=inventories))
+    seen = replace(observe(), unreserved=ProviderIndex.of(tree, host))
+    assert seen.lacking(CONSUMER, {host: {"VCPU": 4}}) == ()
+    (short,) = seen.lacking(CONSUMER, {host: {"VCPU": 5}})
+    assert (short.asked, short.free, short.reason) == (5, 16, "max_unit is 4")
+
+
+@pytest.mark.parametrize(
+    ("uuid", "name", "amount", "told"),
+    [
+        (uuid_of("host"), "VCPU", 16, ""),
+        (uuid_of("host"), "VCPU", 17, "17 VCPU on host"),
+        (uuid_of("host"), "FOREIGN", 1, "1 FOREIGN on host"),
+        (ELSEWHERE, "VCPU", 1, f"1 VCPU on {ELSEWHERE}"),
+        (uuid_of("pool"), "FOREIGN", 1, ""),
+    ],
+    ids=["all of it", "more", "a class that is not there", "a provider that is gone", "of a shared provider"],
+)
+def test_there_is_no_room_for_what_no_provider_of_the_host_has(
+    uuid: str, name: str, amount: int, told: str
+) -> None:
+    assert observe().without_room({uuid: {name: amount}}) == told
 
 
 def test_a_row_has_the_shared_part_too_and_what_its_guest_uses_where_it_is() -> None:
