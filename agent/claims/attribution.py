@@ -239,10 +239,10 @@ class _Attribution:
 def gone_units(place: Place, rows: Iterable[Row]) -> Iterator[tuple[str, str, str, str]]:
     """(provider, class, unit, consumer) of each claimed unit that exists nowhere on the host any more.
 
-    A unit that is still to be made has never existed.
+    One that is still to be made is not gone, unless it has a place on its card, which the card has no more.
     """
     for row in rows:
         for claim in row.claimed.values():
             for uuid, name, unit in claim.exact:
-                if unit not in place.unit_names and unit not in claim.makings:
+                if unit not in place.unit_names and unit not in claim.replaceable:
                     yield uuid, name, unit, claim.consumer

@@ -190,12 +190,14 @@ def count_gone(
         more = replace(now, total=total, max_unit=total if now.max_unit == now.total else now.max_unit)
         tree = tree.with_provider(provider.with_inventory(name, more))
         classes[uuid] = classes.get(uuid, frozenset()) | {name}
+        rest = "the rest of the inventory can be given"
+        rest = "the card gives nothing else" if uuid in resolved.cards else rest
         for consumer in sorted({*holders.values()}):
             lost = sorted(unit for unit in holders if holders[unit] == consumer)
             release = f"release the claim {by_force(consumer)}"
             problems.append(
                 f"{with_name(consumer, names)} has claimed {name} {', '.join(lost)} of {provider.name}, "
-                "which this host does not have any more: the rest of the inventory can be given. "
+                f"which this host does not have any more: {rest}. "
                 f"{way_back(provider, name)}, or "
                 f"{'confirm or revert its move' if consumer in migrations else release}."
             )

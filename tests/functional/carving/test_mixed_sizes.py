@@ -76,10 +76,13 @@ class Host(Restarting):
         )
         self.claims: dict[str, Claim] = {}
         self.guests: list[str] = []
+        self.lost = ""
         self._open()
 
     def _open(self) -> None:
         devices = xe_devices() if self.vram else recorded_devices("vendor-vfio")
+        lost = f"<name>pci_{self.lost.replace(':', '_').replace('.', '_')}</name>"
+        devices = [each for each in devices if lost not in each]
         write_node(self.folder / "node.xml", self.guests, devices)
         settings = load([self.file])
         self.world = opened(settings, other_driver=LibvirtDriver.create(settings.driver))
@@ -223,6 +226,29 @@ def test_a_guest_in_another_place_than_its_claim_says_is_a_finding(host: Host) -
     (finding,) = findings
     assert finding.kind == "another unit"
     assert f"{function}/nvidia-470@{other} instead of {unit}" in finding.reason
+
+
+@pytest.mark.parametrize("carved", [False, True])
+def test_a_function_that_is_gone_under_its_claim_is_a_finding_and_a_sentence(
+    host: Host, *, carved: bool
+) -> None:
+    claim = host.claim(host.middle)
+    if carved:
+        host.check()
+    (unit,) = units_of(claim)
+    host.lost = unit.partition("/")[0]
+    host.restart()
+    (finding,) = host.world.operations.audit(heal=False).findings
+    assert (finding.kind, finding.subject) == ("vanished unit", claim.consumer)
+    assert unit in finding.reason
+    (reason,) = (each for each in host.world.agent.host_status.status().reasons if unit in each)
+    assert "the card gives nothing else" in reason
+    host.claim_all()
+    assert list(host.claims.values()) == [claim]
+    host.lost = ""
+    host.restart()
+    host.check()
+    assert host.world.operations.audit(heal=False).findings == ()
 
 
 def test_devices_are_functions_and_one_that_is_cordoned_gives_nothing(host: Host) -> None:
