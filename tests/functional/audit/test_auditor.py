@@ -54,6 +54,9 @@ def test_a_healthy_host_has_no_findings_and_reads_a_few_consumers_in_turn(
     monkeypatch.setattr("agent.audit.auditor.IN_TURN", 1)
     assert audited.auditor.audit().findings == ()
     assert set(read) <= set(audited.kit.tap.calls), "one that is asked for reads every consumer once"
+    audited.kit.tap.calls.clear()
+    audited.auditor.audit(readings=1, in_full=True)
+    assert set(read) <= set(audited.kit.tap.calls)
 
 
 def test_the_first_scheduled_audit_reads_twice_and_each_later_one_once(
@@ -88,7 +91,9 @@ def test_what_was_repaired_and_is_there_again_has_to_be_read_twice_as_anything_n
     consumer = audited.kit.tracker.claim(request(VCPU=1)).claim.consumer
     audited.guests = (running(consumer, VCPU=1),)
     audited.kit.raw.delete_allocations(consumer)
+    audited.kit.tap.calls.clear()
     assert audited.heal(everything=True).healed
+    assert audited.kit.tap.calls.count("GET /resource_providers") == 2, "nothing is left to be read for"
     audited.kit.raw.delete_allocations(consumer)
     assert audited.auditor.audit(readings=1).findings == ()
     assert [each.subject for each in audited.auditor.audit(readings=1).findings] == [consumer]

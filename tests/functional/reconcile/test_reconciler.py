@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from agent.driver import DriverSettings, Guest, GuestState, HostSettings
 from agent.errors import DriverUnavailable, IdentityError, PlacementConflict, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.resolve import OwnedProviders
+from agent.reconcile import reconciler as reconciler_module
 from agent.reconcile.reconciler import Reconciler
 from agent.shapes import Held
 from agent.state.journal import Journal
@@ -137,6 +139,14 @@ def test_a_change_of_the_host_follows(world: World) -> None:
     assert world.holds()[ROOT].inventories["DISK_GB"].total == 200
     assert len(world.holds()) == 2
     assert world.holds() == world.tracker.refreshed[-1][0]
+
+
+def test_what_the_agent_owns_is_what_its_last_pass_left_in_placement(world: World) -> None:
+    world.reconciler.reconcile("the start")
+    assert world.journal.owned().providers.keys() == {each.uuid for each in world.holds()}
+    world.driver.change(gpus=host(gpus=1).gpus)
+    world.reconciler.reconcile("an event")
+    assert world.journal.owned().providers.keys() == {each.uuid for each in world.holds()}
 
 
 def test_the_first_report_costs_few_requests(world: World) -> None:
@@ -406,8 +416,29 @@ def test_a_pass_is_planned_anew_twice_where_others_write(
 
 
 def test_a_host_that_placement_does_not_have_is_told_of_to_no_scheduler(world: World) -> None:
+    world.reconciler.doubt_traits()
     assert not world.reconciler.tell_schedulers(closed=True)
-    assert not world.holds()
+    assert not world.holds() and not world.reconciler.owes_schedulers(closed=False)
+
+
+def test_the_next_pass_reads_placement_anew_although_schedulers_were_told_in_between(world: World) -> None:
+    world.reconciler.reconcile("the start")
+    root = world.holds()[ROOT]
+    others = {**root.inventories, "DISK_GB": replace(root.inventories["DISK_GB"], total=1)}
+    world.client.put_inventories(ROOT, root.generation or 0, others)
+    world.reconciler.invalidate()
+    assert world.reconciler.tell_schedulers(closed=True)
+    world.reconciler.reconcile("an event")
+    assert world.holds()[ROOT].inventories == root.inventories
+
+
+def test_a_report_says_in_milliseconds_how_long_the_pass_took(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter((10.0, 10.0 + 1 / 3))
+    monkeypatch.setattr(reconciler_module, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    assert world.reconciler.reconcile("the start").duration_ms == 333.333
+    assert world.reconciler.running_s() == 0.0
 
 
 def test_the_next_plan_is_what_the_next_pass_does(world: World) -> None:

@@ -137,6 +137,15 @@ def test_only_a_guest_of_which_placement_has_nothing_may_have_its_place_in_a_mig
     assert consumer_case(replace(unknown, moves=moves), {}).possible_migrations == (), "it is of another one"
 
 
+def test_a_consumer_with_a_claim_or_a_guest_of_its_own_is_no_migration() -> None:
+    typed = partial(consumer_case, consumer=MIGRATION, consumer_type="MIGRATION")
+    assert typed(observe(), HERE).is_migration
+    assert not typed(observe({MIGRATION: replace(CLAIMS[CONSUMER], consumer=MIGRATION)}), HERE).is_migration
+    assert not typed(observe(guests=(running(MIGRATION),)), HERE).is_migration
+    assert not consumer_case(observe(), HERE, MIGRATION).is_migration
+    assert consumer_case(observe(moves=(a_move(MoveState.BEGUN),)), HERE, MIGRATION).is_migration
+
+
 def test_a_claim_without_allocation_here_may_have_its_migration_here() -> None:
     """A consumer that has a claim or a guest of its own is no migration."""
     unknown = observe(CLAIMS, placed={MIGRATION: HERE})
@@ -209,6 +218,16 @@ def test_a_guest_with_another_unit_of_what_placement_has_is_newer_than_its_claim
     assert not is_older(observe({CONSUMER: CLAIM}, guests=[user(CONSUMER, FREE, 3)]), CLAIM, held)
     assert not is_older(observe({CONSUMER: CLAIM}), CLAIM, held), "no guest tells"
     assert not is_older(replace(observation, moves=(a_move(MoveState.BEGUN),)), CLAIM, held), "it moves"
+
+
+def test_a_claim_of_which_placement_has_just_that_is_not_outdated() -> None:
+    """Its units are another finding."""
+    observation = observe({CONSUMER: CLAIM}, guests=[user(CONSUMER, FREE)])
+    assert consumer_case(observation, CLAIM.allocations).is_outdated is False
+    assert consumer_case(replace(observation, claims={}), CLAIM.allocations).is_outdated is False
+    more = {**CLAIM.allocations, uuid_of("host"): {"VCPU": 3}}
+    grown = observe({CONSUMER: CLAIM}, guests=[user(CONSUMER, FREE, 3)], placed={CONSUMER: more})
+    assert consumer_case(grown, more).is_outdated
 
 
 def test_what_placement_has_of_a_claim_is_as_the_claim_says_on_pools() -> None:

@@ -201,6 +201,17 @@ def test_a_claim_without_an_allocation_is_a_finding_by_its_guest_or_where_placem
         assert AmountsDiffer().judge_consumer(consumer_case(lost, {})) is not None
 
 
+def test_what_has_vanished_while_it_is_allocated_is_told_once() -> None:
+    host = uuid_of("host")
+    seen = replace(
+        observe(placed={CONSUMER: {host: {"FOREIGN": 1}}}), vanished=frozenset({(host, "FOREIGN")})
+    )
+    (finding,) = ShrunkInventory().judge_host(seen)
+    assert finding.reason.startswith("This host has no FOREIGN on host any more, but 1 is allocated")
+    of_the_pool = replace(seen, holders={POOL.uuid: {CONSUMER: {"DISK_GB": 10**9}}})
+    assert [*ShrunkInventory().judge_host(of_the_pool)] == [], "a pool that several hosts share"
+
+
 def test_a_guest_that_uses_one_of_something_is_claimed_for() -> None:
     for guest, repaired in ((running(CONSUMER, VCPU=1), True), (running(CONSUMER, VCPU=0), False)):
         finding = UnclaimedInstance().judge_consumer(consumer_case(observe(guests=(guest,)), {}))
@@ -613,6 +624,7 @@ def test_only_an_allocation_that_the_agent_wrote_gets_its_claim_back() -> None:
     )
     assert on_two is not None and isinstance(on_two.repair[0], TakeClaim)
     assert on_two.repair[0].request.group_policy == "none", "each group where its allocation is"
+    assert [group.suffix for group in on_two.repair[0].request.groups] == ["_1", "_2"]
     others = consumer_case(observation, ONE_CPU_HERE, owner=("project", "user"))
     assert UnclaimedInstance().judge_consumer(others) is None
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from kits.audit import CONSUMER, HOST_INDEX, MIGRATION, a_move, claimed, running
+from kits.tracker import uuid_of
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.domain_demand import GATE_USER
-from agent.driver import GuestState
-from agent.errors import PlacementError, PlacementUnavailable, PlimsollError, UnknownConsumer
-from agent.gate.gate import ExpectedGuests, Settler
+from agent.claims.fit import ProviderIndex
+from agent.claims.rows import Row
+from agent.driver import Guest, GuestState, HostSettings, UsedUnit
+from agent.errors import PlacementError, PlacementUnavailable, PlimsollError, StateError, UnknownConsumer
+from agent.gate.decision import CpuOrder, GateOutcome, HookCall
+from agent.gate.gate import ExpectedGuests, Gate, Settler
+from agent.moves.live_migratable import LIVE_MIGRATABLE
 from agent.moves.states import Move, MoveRole, MoveState
 from agent.tracker.tracker import ResourceTracker
 
@@ -96,6 +101,8 @@ class Settling(Tracker):
         return {self.claim.consumer: self.claim} if self.claim is not None else {}
 
     def claim_of(self, consumer: str) -> Claim | None:
+        if isinstance(self.refusal, StateError):
+            raise self.refusal
         is_gone = "release" in self.done or self.refusal is not None
         return None if is_gone else self.present
 
@@ -107,6 +114,8 @@ class Settling(Tracker):
             raise self.refusal
         if not unless():
             self.done.append(what)
+            if self.move is not None and what == "revert":
+                self.move = replace(self.move, state=MoveState.REVERTED)
 
     def confirm_move(self, migration: str) -> None:
         self._does("confirm")
@@ -244,3 +253,64 @@ def test_while_the_agent_backs_off_from_placement_nothing_is_asked_of_it() -> No
         host.backs_off = host.follows = False
         assert host.settle(None) == ["follow", "follow", ends]
         assert host.expected.ended_before(READ) == frozenset()
+
+
+def test_what_a_failed_arrival_may_be_owed_to_is_told_once_it_is_reverted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cpus = replace(HOST_INDEX.tree[uuid_of("host")], traits=frozenset({LIVE_MIGRATABLE}))
+    begun = a_move(MoveState.BEGUN, MoveRole.DESTINATION)
+    for is_let_in in (True, False):
+        host = Settling(move=replace(begun, new=of_gate(99.0), since=READ - 99.0))
+        host.view.host = ProviderIndex.of(HOST_INDEX.tree.with_provider(cpus), uuid_of("host"))
+        if is_let_in:
+            host.expected.let_in(CONSUMER)
+        assert host.settle(None) == ([] if is_let_in else ["revert"])
+        assert ("its guest did not arrive" in caplog.text) is not is_let_in
+
+
+@pytest.mark.parametrize(
+    ("instance", "state", "backs_off", "ends"),
+    [
+        (CONSUMER, MoveState.LEAVING, False, True),
+        (CONSUMER, MoveState.REVERTING, False, True),
+        (CONSUMER, MoveState.CONFIRMING, False, True),
+        (CONSUMER, MoveState.LEAVING, True, False),
+        (CONSUMER, MoveState.BEGUN, False, False),
+        (MIGRATION, MoveState.LEAVING, False, False),
+    ],
+)
+def test_a_guest_that_comes_in_has_left_so_its_former_move_may_end(
+    instance: str, state: MoveState, *, backs_off: bool, ends: bool
+) -> None:
+    host = Settling(move=replace(a_move(state), instance=instance))
+    host.backs_off = backs_off
+    unused: Any = None
+    gate = Gate(cast(ResourceTracker, host), unused, unused, dict)
+    host.refusal = StateError("The rest is not of interest.")
+    with pytest.raises(StateError):
+        gate._come_in(running(CONSUMER))
+    assert host.done == [CONSUMER, *(["deliver"] if ends else [])]
+
+
+def test_the_cpus_of_a_guest_that_ended_go_down_but_for_those_that_others_have() -> None:
+    def using(uuid: str, *cpus: str) -> Guest:
+        return running(uuid, *(UsedUnit("PCPU", cpu, "host") for cpu in cpus))
+
+    ended, other = using(CONSUMER, "2", "3", "4", "5"), using(MIGRATION, "3")
+    off = replace(using("off", "2"), state=GuestState.SHUTOFF)
+    claim = replace(of_gate(5.0), units={uuid_of("host"): {"PCPU": ("4",)}})
+    host = Settling()
+    host.view.rows = lambda: {
+        CONSUMER: Row(CONSUMER, guest=ended),
+        MIGRATION: Row(MIGRATION, guest=other),
+        "off": Row("off", guest=off),
+        "claimed": Row("claimed", claimed={"claimed": claim}),
+    }
+    unused: Any = None
+    driver: Any = SimpleNamespace(guest_of=lambda xml: ended)
+    gate = Gate(cast(ResourceTracker, host), unused, lambda: driver, dict)
+    settings = HostSettings(cpu_dedicated_set=frozenset(range(2, 8)), cpu_power_management=True)
+    verdict = gate.decide(HookCall("release", "end", "<domain/>"), settings)
+    assert (verdict.outcome, verdict.cpu_power) == (GateOutcome.NOTED, CpuOrder((2, 5), "offline"))
+    assert host.unexpected == [CONSUMER]

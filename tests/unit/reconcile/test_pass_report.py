@@ -1,9 +1,11 @@
 """The sentence of a pass: what it did and why, in one short line. What would be in use after a reshape."""
 
+from dataclasses import replace
+
 from kits.reshape_trees import GPU, ROOT, consumer, nested
 
 from agent.providers.plan import Plan, PutTraits
-from agent.reconcile.pass_report import LINE_CHARS_MAX, LINES_MAX, pass_sentence, usages_after
+from agent.reconcile.pass_report import pass_sentence, usages_after
 from agent.reshape.laws import Relocation
 
 
@@ -18,11 +20,16 @@ def test_a_pass_without_a_request_and_one_without_a_write() -> None:
 
 
 def test_long_plans_and_long_lines_are_cut() -> None:
-    plan = Plan(tuple(traits(number, names=100) for number in range(LINES_MAX + 2)))
+    """Three lines of at most 160 characters each."""
+    plan = Plan(tuple(traits(number, names=100) for number in range(5)))
     sentence = pass_sentence("an event", plan)
     assert sentence.startswith("After an event: ") and sentence.endswith(" And 2 more operations.")
-    assert "gpu0" in sentence and f"gpu{LINES_MAX}" not in sentence
-    assert len(sentence) < LINES_MAX * LINE_CHARS_MAX + 60
+    assert "gpu2" in sentence and "gpu3" not in sentence
+    assert not pass_sentence("it", Plan(tuple(map(traits, range(3))))).endswith("operations.")
+    least = len(Plan((replace(traits(0), name=""),)).lines()[0])
+    for chars in (160, 161):
+        long = Plan((replace(traits(0), name="g" * (chars - least)),))
+        assert pass_sentence("it", long).endswith(" ...") is (chars > 160)
 
 
 def test_usages_move_with_the_relocations_and_removed_providers_are_left_out() -> None:
