@@ -344,6 +344,20 @@ def test_the_claim_is_named_on_its_cell_and_on_no_other() -> None:
     assert to_cell1.consumers == {consumer(1): {"PCPU": 3, "MEMORY_MB": 2048}}
 
 
+@pytest.mark.parametrize("claims_anew", [False, True])
+def test_a_migration_is_named_on_the_cell_of_its_claim_instead_of_the_guest(*, claims_anew: bool) -> None:
+    """Unless the instance has a claim of its own here, too: then that says nothing of its cells."""
+    told = {consumer(2): {"VCPU": 1}, consumer(3): {"VCPU": 2}}
+    moves = description(MoveInstruction("host", {"VCPU": 8}, "cell1", told))
+    old = claim(PLACED)
+    kind, role = MoveKind.COLD_MIGRATE, MoveRole.SOURCE
+    move = Move(consumer(1), consumer(2), kind, role, MoveState.BEGUN, old, None, {}, 0.0)
+    claims = {consumer(1): old, **({consumer(2): claim()} if claims_anew else {})}
+    (named,) = name_claimed_cells(moves, claims, {consumer(1): move}).moves
+    guest = {consumer(2): {"VCPU": 1}} if claims_anew else {}
+    assert named.consumers == {consumer(1): {"VCPU": 1}, consumer(3): {"VCPU": 2}, **guest}
+
+
 def test_other_moves_and_claims_without_cells_change_nothing() -> None:
     moves = description(
         MoveInstruction("host", {"VGPU": 1}, "gpu0"),

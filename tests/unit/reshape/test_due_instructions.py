@@ -66,6 +66,11 @@ def test_a_migration_stands_in_for_its_guest_where_they_hold_the_same() -> None:
     }
     (instruction,) = with_stand_ins(told, held, {consumer(8), consumer(9)}, {})
     assert instruction.move.consumers == {consumer(9): {"VGPU": 2}, consumer(2): {"VGPU": 1}}
+    by_name = [replace(moves[0], consumers={**moves[0].consumers, consumer(9): {"VGPU": 2}})]
+    named = resolve_instructions(by_name, flat(8), nested(1, 4))
+    assert with_stand_ins(named, held, {consumer(8), consumer(9)}, {}) == named, (
+        "the driver tells of it itself"
+    )
     elsewhere = {consumer(3): [consumer(9)]}
     assert with_stand_ins(told, held, {consumer(8), consumer(9)}, elsewhere) == told
     both = elsewhere | {consumer(1): [consumer(9)]}

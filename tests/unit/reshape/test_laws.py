@@ -63,6 +63,15 @@ def four_of_eight(total: int, *, child: int | None = None, moved: int = 4) -> li
     return []
 
 
+def test_an_instruction_is_itself_where_there_is_nothing_to_leave_out() -> None:
+    untold = MoveInstruction("host", {"VGPU": 4}, "gpu0")
+    told = replace(untold, consumers={consumer(1): {"VGPU": 1}, consumer(2): {"VGPU": 2}})
+    untold_one, told_one = resolve_instructions([untold, told], flat(8), nested(1, 4))
+    assert untold_one.without_shares({(consumer(1), "VGPU")}) is untold_one
+    assert told_one.without_shares(()) is told_one
+    assert told_one.without_shares({(consumer(1), "VGPU")}).move.consumers == {consumer(2): {"VGPU": 2}}
+
+
 def test_the_four_breaches_that_placement_accepts_are_refused() -> None:
     """Shrinking below use, a newcomer in a consumer's room, a consumer cut short, units listed twice."""
     assert "has room for 2" in four_of_eight(2)[0]

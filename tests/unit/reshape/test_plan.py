@@ -297,6 +297,17 @@ def test_while_pending_the_sources_are_reserved() -> None:
     assert reserved[ROOT].inventories["VCPU"].capacity == 64
 
 
+def test_while_pending_a_target_that_is_there_is_reserved_as_is_desired_and_no_more_than_it_has() -> None:
+    card = nested(1, 4)[GPU[0]]
+    current = flat(4).with_provider(card)
+    for wanted, reserved in ((1, 1), (6, 4)):
+        more = replace(card, inventories={"VGPU": Inventory(6, reserved=wanted)})
+        desired = nested(1, 4).with_provider(more)
+        instructions = resolve_instructions(to_gpus(1, 2), current, desired)
+        staged = staged_tree(current, desired, instructions, reserve=True)
+        assert staged[GPU[0]].inventories["VGPU"] == Inventory(4, reserved=reserved)
+
+
 def test_the_staged_tree_has_the_new_providers_without_what_moves() -> None:
     instructions = resolve_instructions(to_gpus(2, 2), flat(4), nested(2, 2))
     staged = staged_tree(flat(4), nested(2, 2), instructions, reserve=False)

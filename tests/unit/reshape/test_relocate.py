@@ -77,6 +77,9 @@ def test_units_of_other_claims_and_guests_are_not_given_out() -> None:
     exact = ExactUnits(OFFERED, [guest(3, "b")])
     (changed,) = relocate_records([to_gpu(1, 2)], claims, {}, exact).claims
     assert changed.units == {GPU[0]: {"VGPU": ("c", "d")}}
+    exact = ExactUnits(OFFERED, [guest(1, "d")])
+    (changed,) = relocate_records([to_gpu(1, 2)], claims, {}, exact).claims
+    assert changed.units == {GPU[0]: {"VGPU": ("d", "b")}}, "first what its own guest uses"
 
 
 def test_a_move_under_way_follows_with_its_claim_and_an_ended_one_stays() -> None:
