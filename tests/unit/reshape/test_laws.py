@@ -63,6 +63,35 @@ def four_of_eight(total: int, *, child: int | None = None, moved: int = 4) -> li
     return []
 
 
+@pytest.mark.parametrize(
+    ("amount", "limits", "held_there", "refused"),
+    [
+        (2, Inventory(8, max_unit=2), 0, False),
+        (2, Inventory(8, max_unit=1), 0, True),
+        (2, Inventory(8, min_unit=3), 0, True),
+        (2, Inventory(8, min_unit=2), 0, False),
+        (3, Inventory(8, step_size=2), 0, True),
+        (4, Inventory(8, step_size=2), 0, False),
+        (2, Inventory(8, max_unit=1), 2, False),
+    ],
+)
+def test_a_consumer_gets_what_placement_would_give_it_in_one_piece(
+    amount: int, limits: Inventory, held_there: int, *, refused: bool
+) -> None:
+    """What it holds there already, it keeps."""
+    before = {consumer(1): {ROOT: {"VGPU": amount}} if not held_there else {GPU[0]: {"VGPU": held_there}}}
+    card = nested(1, 8)[GPU[0]]
+    desired = nested(1, 8).with_provider(replace(card, inventories={"VGPU": limits}))
+    current = flat(8).with_provider(replace(card, inventories={"VGPU": Inventory(8)} if held_there else {}))
+    told = resolve_instructions([MoveInstruction("host", {"VGPU": 8}, "gpu0")], current, desired)
+    inventories = {ROOT: {"VCPU": Inventory(64)}, GPU[0]: {"VGPU": limits}}
+    reshape = Reshape(inventories, {consumer(1): {GPU[0]: {"VGPU": amount}}}, ())
+    said = [each for each in breaches(reshape, current, desired, told, before) if "in steps of" in each]
+    limit = f"which gives {limits.min_unit} to {limits.max_unit} in steps of {limits.step_size}"
+    name = f"consumer {consumer(1)} would hold {amount} VGPU of gpu0, {limit}"
+    assert said == ([name] if refused else [])
+
+
 def test_an_instruction_is_itself_where_there_is_nothing_to_leave_out() -> None:
     untold = MoveInstruction("host", {"VGPU": 4}, "gpu0")
     told = replace(untold, consumers={consumer(1): {"VGPU": 1}, consumer(2): {"VGPU": 2}})

@@ -99,6 +99,16 @@ def test_an_undo_brings_back_what_the_source_lost_or_what_the_move_says(
     assert undo == MoveInstruction("gpu0", back, source, {}, {})
 
 
+def test_an_undo_names_what_a_consumer_got_and_what_only_its_claim_did_together() -> None:
+    held = {consumer(1): {ROOT: {"VGPU": 1}}}
+    reshape = plan_reshape(
+        flat(4), nested(1, 4), to_gpus(1, 4), held, unheld={consumer(1): {ROOT: {"VGPU": 2}}}
+    )
+    assert reshape.relocations and reshape.records
+    (undo,) = inverse_moves(to_gpus(1, 4), reshape, flat(4), nested(1, 4))
+    assert undo.consumers == {consumer(1): {"VGPU": 3}}
+
+
 FURTHER = MoveInstruction("gpu0", {"VGPU": 4}, "gpu7")
 """What the driver says next of the same units."""
 OTHER = MoveInstruction("host", {"VCPU": 1}, "gpu0")

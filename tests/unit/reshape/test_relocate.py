@@ -167,6 +167,13 @@ def test_a_unit_that_nobody_offers_any_more_goes_where_the_amount_has_none_yet()
         assert changed.units == {ROOT: {"VGPU": ("s",)}, GPU[0]: {"VGPU": ("gone",)}}
 
 
+def test_no_more_units_stay_than_the_amount_that_stays() -> None:
+    """Both are still offered at the source: one of them goes with the amount all the same."""
+    still = ExactUnits({ROOT: {"VGPU": ("a", "b")}}, [])
+    (changed,) = relocate_records([to_gpu(1, 1)], {consumer(1): claim(1, 2, "a", "b")}, {}, still).claims
+    assert changed.units == {ROOT: {"VGPU": ("a",)}, GPU[0]: {"VGPU": ("b",)}}
+
+
 def test_no_more_moves_than_the_source_has() -> None:
     assert relocate_allocations({ROOT: {"VGPU": 1}}, [to_gpu(1, 3)]) == {GPU[0]: {"VGPU": 1}}
     assert relocate_allocations({GPU[0]: {"VGPU": 1}}, [to_gpu(1, 3)]) == {GPU[0]: {"VGPU": 1}}
