@@ -246,3 +246,5 @@ def test_devices_beside_which_no_cpu_or_no_memory_is_free_are_stranded_for_all()
     assert stranded_for_all(tree, used) == {"VGPU": 3}
     used["cell1"] = {"MEMORY_MB": 60}
     assert stranded_for_all(tree, used) == {"VGPU": 3, "SRIOV_NET_VF": 8}
+    bare = ProviderTree(next((cell for cell in cells if cell.uuid == each.uuid), each) for each in tree)
+    assert stranded_for_all(bare, {}) == {}, "a host that offers neither has other means for them"

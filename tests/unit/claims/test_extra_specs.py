@@ -58,6 +58,8 @@ def test_an_unknown_spec_of_a_known_namespace_is_refused_with_the_nearest(namesp
         ("traits:CUSTOM_A", "trait:CUSTOM_A"),
         ("os:secure_bot", "os:secure_boot"),
         ("accel:profile", "accel:device_profile"),
+        ("acel:anything", "accel:anything"),
+        ("quotaa:vif", "quota:vif"),
         ("hw_rng:allow", "hw_rng:allowed"),
         ("TRAIT:CUSTOM_A", "trait:CUSTOM_A"),
         ("Trait:CUSTOM_A", "trait:CUSTOM_A"),
@@ -114,6 +116,13 @@ def test_a_spec_that_another_must_accompany_is_told_without_it(
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
 UEFI = {"hw_firmware_type": "uefi"}
+
+
+@pytest.mark.parametrize("length", [1024, 1025])
+def test_the_value_of_an_image_property_has_a_longest_text(length: int) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_image({"hw_no_such_property": "x" * length})
+    assert ("1025 characters are too many; at most 1024" in refused.value.message) is (length > 1024)
 
 
 def of(image: dict[str, Any], specs: dict[str, str] | None = None) -> Any:

@@ -141,6 +141,7 @@ def test_each_device_is_a_group_of_its_own() -> None:
     )
     assert found.group_policy is None, "which devices do not need"
     assert without_device_groups(found) == ask(("qat", 2), ("gpu", 1))
+    assert without_device_groups(ask()) == ask()
     assert parse_claim(request_to_json(found)) == found
 
 

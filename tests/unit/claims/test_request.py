@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -14,6 +15,7 @@ from agent.claims.request import (
     SIZES_MAX,
     ClaimRequest,
     RequestGroup,
+    _read_cpus,
     by_size,
     check_request,
     has_unresolved_devices,
@@ -40,6 +42,10 @@ def ask(*groups: RequestGroup, policy: str | None = None, devices: int = 0) -> C
             ask(group(VCPU=1), devices=GROUPS_MAX),
             f"{GROUPS_MAX + 1} groups are asked for, {GROUPS_MAX} are allowed",
         ),
+        (
+            replace(ask(group(VCPU=1)), root_required=frozenset("AB"), root_forbidden=frozenset("B")),
+            "root_required: trait B is both required and forbidden",
+        ),
         (ask(group(VCPU=1), devices=2**31), "are allowed; each device requested by alias is one"),
     ],
 )
@@ -48,6 +54,13 @@ def test_a_contradiction_is_refused_with_its_part(request_: ClaimRequest, senten
     with pytest.raises(UsageError) as refused:
         check_request(request_)
     assert sentence in refused.value.message
+
+
+def test_a_set_of_cpus_has_a_longest_text() -> None:
+    longest = "0," * 8191 + "10"
+    assert len(longest) == 16384 and _read_cpus(longest, "cpus") == {0, 10}
+    with pytest.raises(UsageError, match="cpus: 16385 characters are too many"):
+        _read_cpus(f"{longest}0", "cpus")
 
 
 def test_a_device_is_unresolved_until_it_has_a_group() -> None:

@@ -120,3 +120,13 @@ def test_what_is_cordoned_is_left_to_who_has_it() -> None:
     assert units.idle_cordoned({CARD: {VF: UNITS}}, units.cordoned) == {CARD: {VF: 1}}
     units.release(claim("ann", ["vf0"]))
     assert units.free(VF, UNITS, "ann") == ["vf2"]
+
+
+def test_who_is_gone_does_not_contend_for_a_unit() -> None:
+    named = {"ann": (True, ["vf0"]), "bob": (True, ["vf0", "vf1"]), "cid": (False, ["vf0"])}
+    units = units_of({"vf2": "ann"}, named, guests_first=True)
+    assert units.contested == {(VF, "vf0"): {"ann": False, "bob": False, "cid": True}}
+    left = units.without({"ann"})
+    assert left.contested == {(VF, "vf0"): {"bob": False, "cid": True}}
+    assert left.claimed == {} and left.in_guests.keys() >= {(VF, "vf1")}
+    assert units.contested[VF, "vf0"]["ann"] is False and units.claimed == {(VF, "vf2"): "ann"}
