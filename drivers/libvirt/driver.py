@@ -38,7 +38,6 @@ from drivers.libvirt.describe import mixed_sizes
 from drivers.libvirt.describe.bandwidth import parse_ovs
 from drivers.libvirt.describe.devices import (
     unknown_groups,
-    unusable_modes,
     vdpa_functions,
     with_functions,
     write_vdpa,
@@ -52,7 +51,7 @@ from drivers.libvirt.describe.host import (
     with_devices_of_domain,
     with_other_devices,
 )
-from drivers.libvirt.describe.memory import unmatched_namespaces, unusable_cells, write_namespaces
+from drivers.libvirt.describe.memory import unmatched_namespaces, write_namespaces
 from drivers.libvirt.describe.options import (
     OPTIONS,
     LibvirtOptions,
@@ -277,8 +276,6 @@ class LibvirtDriver(Driver):
         return (
             *unmatched_options(model.devices, settings.devices),
             *unmatched_namespaces(model.pmem, settings.pmem),
-            *unusable_cells(model.devices.memory_cells, facts.capabilities.cells),
-            *unusable_modes(model.description.providers, facts.guests),
             *lacking_pages(facts.capabilities.cells, self._settings.host_settings.reserved_huge_pages),
             *absent_cpus(model.topology.cells, self._settings.host_settings),
             *unknown_groups(model.devices, settings.devices.peers, sight.problem),

@@ -41,6 +41,7 @@ from drivers.libvirt.describe.devices import (
     card_contexts,
     describe_cards,
     needed_vdpa,
+    unusable_modes,
     usable,
     vdpa_functions,
     with_peers,
@@ -573,6 +574,7 @@ def build_model(
     reserved_mb = settings.host.reserved_host_disk_mb + host.image_cache_mb
     settings = replace(settings, host=replace(settings.host, reserved_host_disk_mb=reserved_mb))
     alone, guests = host.cells_without_cpus, [pair.guest for pair in domains]
+    unusable = [*memory.unusable_cells(devices.memory_cells, host.capabilities.cells)]
     near = {cell.id: devices.near_cell(cell.id) for cell in alone}
     host = offered_facts(host, settings.host, settings.file_backed_mb)
     devices = usable(devices, host.guests)
@@ -622,7 +624,11 @@ def build_model(
             providers,
             moves,
             reportable_traits(host) | tpm_secret_traits(settings.tpm_secrets),
-            tuple(mixed_sizes.contradictions(devices, settings.devices)),
+            (
+                *mixed_sizes.contradictions(devices, settings.devices),
+                *unusable,
+                *unusable_modes(providers, host.guests),
+            ),
         ),
         replace(describe_topology(host, settings.host), near=near),
         tuple(guest_domain.guest for guest_domain in located),

@@ -331,6 +331,7 @@ def test_a_card_for_developers_is_for_confidential_guests_that_ask_for_it(stage:
 
 def test_a_card_that_no_guest_can_have_is_given_to_none(stage: Stage) -> None:
     show_cards(stage, "on", "off", qemu=(10, 0, 2), sev=1, **SNP_OF_2)
+    assert ["QEMU 10.0.2 gives no device" in each for each in stage.world.again().problems] == [True]
     for request_ in (
         with_card("amd-sev-snp"),
         with_card(mode="CUSTOM_CC"),
@@ -1002,6 +1003,7 @@ def test_a_cell_whose_kind_the_kernel_does_not_tell_is_not_offered(stage: Stage)
     stage.show()
     provider = stage.world.tree().by_name(CXL)
     assert provider is not None and "CUSTOM_MEMORY_UNKNOWN" in provider.traits
+    assert ["NUMA cell 2 has is not known" in each for each in stage.world.again().problems] == [True]
     assert stage.world.placed(claim.consumer)[CXL] == {CPULESS: 700}
     with pytest.raises(DoesNotFit, match="1 CUSTOM_CPULESS_MEMORY_MB asked, 0 free"):
         stage.world.tracker.claim(request(**{CPULESS: 1}))
@@ -1026,7 +1028,8 @@ def test_a_cell_that_is_plugged_in_is_no_reshape(stage: Stage) -> None:
     claim = stage.world.tracker.claim(request(**{CPULESS: 1024})).claim
     plug(stage)
     stage.world.reconciler.replace_driver(stage.driver)
-    (problem,) = stage.world.again().problems
+    unlisted, problem = stage.world.again().problems
+    assert "libvirt does not list the memory of NUMA cell 2" in unlisted
     assert f"on provider {CXL} any more, but {claim.consumer} still holds some of it" in problem
     assert "Bring it back, or release" in problem
     with pytest.raises(DoesNotFit, match=r"1 CUSTOM_CPULESS_MEMORY_MB asked, 0 free"):
