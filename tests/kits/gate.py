@@ -55,7 +55,8 @@ class GatedHost:
         return self.world.driver
 
     def configure(self, text: str = "") -> None:
-        self.config.write_text(f"socket = {self.socket}\ndeadline = 10\n{text}")
+        """With `unanswered = refuse`, unless the text says other: what the agent fails to decide is seen."""
+        self.config.write_text(f"socket = {self.socket}\ndeadline = 10\nunanswered = refuse\n{text}")
 
     def call(
         self, operation: str, sub_operation: str, xml: str | bytes, extra: str = "-"

@@ -52,8 +52,9 @@ def test_a_claim_is_not_let_go_for_another_while_placement_is_away(
 
     with monkeypatch.context() as patch:
         patch.setattr(host.world.wire, "request", away)
-        host.allowed("prepare", "begin", domain(uuid, vcpus=3))  # unanswered = allow
-        host.configure("unanswered = refuse")
+        host.configure("unanswered = allow")
+        host.allowed("prepare", "begin", domain(uuid, vcpus=3))
+        host.configure()
         assert "did not decide" in host.refused("prepare", "begin", domain(uuid, vcpus=3))
         host.allowed("prepare", "begin", domain(uuid))
     assert claim_of(host, uuid) is ClaimState.CLAIMED
@@ -77,7 +78,6 @@ def test_the_same_guest_again_is_the_same_claim(host: GatedHost) -> None:
     host.allowed("prepare", "begin", domain(uuid))
     assert host.world.wire.requests == before + 1, "placement is only asked whether it moved away"
     host.world.wire.cut = True
-    host.configure("unanswered = refuse\n")
     host.allowed("prepare", "begin", domain(uuid))
 
 
@@ -87,6 +87,20 @@ def test_a_claim_made_by_hand_is_used_and_never_released_by_the_gate(host: Gated
     host.starts(vm, domain(vm.uuid))
     host.ends(vm, domain(vm.uuid))
     assert host.held(vm.uuid) == {"node1": {"VCPU": 4, "MEMORY_MB": 2048}}
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_an_allocation_that_another_client_deleted_is_written_again_before_the_guest_starts(
+    host: GatedHost, *, by_hand: bool
+) -> None:
+    vm = guest(str(uuid4()))
+    if by_hand:
+        ours(host, vm.uuid, VCPU=2, MEMORY_MB=1024)
+    else:
+        host.allowed("prepare", "begin", domain(vm.uuid))
+    host.world.operations.client.delete_allocations(vm.uuid)
+    host.allowed("prepare", "begin", domain(vm.uuid))
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
 
 
 def test_a_claim_made_by_hand_that_is_too_small_is_told(host: GatedHost) -> None:
@@ -277,8 +291,8 @@ def test_the_domain_gets_another_device_while_the_first_call_is_in_flight(host: 
     """The hook has given up on the first call; the claim has what the domain that runs has."""
     uuid, other = str(uuid4()), str(uuid4())
     slow = SlowWrite(host)
-    host.configure("deadline = 0.5")
-    host.allowed("prepare", "begin", domain(uuid, devices=vf("0000:41:02.0")))  # unanswered = allow
+    host.configure("deadline = 0.5\nunanswered = allow\n")
+    host.allowed("prepare", "begin", domain(uuid, devices=vf("0000:41:02.0")))
     assert slow.arrived.wait(10)
     host.configure()
     again = threading.Thread(
@@ -349,7 +363,6 @@ def test_a_replacement_whose_answer_is_lost_is_found_at_the_next_start(host: Gat
     vm = guest(str(uuid4()))
     host.starts(vm, domain(vm.uuid))
     host.ends(vm, domain(vm.uuid), defined=True)
-    host.configure("unanswered = refuse")
     with host.world.wire.away(after=True, only="PUT"):
         host.refused("prepare", "begin", domain(vm.uuid, vcpus=3))
     host.world.retry()
@@ -374,7 +387,6 @@ def test_a_guest_that_grew_starts_again_on_what_it_grew_to(host: GatedHost) -> N
     changed = domain(vm.uuid, vcpus=4, devices=vf("0000:41:02.1"))
     host.ends(grown, changed, defined=True)
     host.world.wire.cut = True
-    host.configure("unanswered = refuse\n")
     host.allowed("prepare", "begin", changed)
     host.world.wire.cut = False
     host.allowed("prepare", "begin", domain(vm.uuid))

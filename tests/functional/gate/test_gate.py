@@ -75,9 +75,9 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(host: GatedHost, ope
 
 
 def test_who_waits_for_no_agent_may_start_or_may_not_as_configured(host: GatedHost) -> None:
-    host.configure(f"socket = {host.folder}/nobody\n")
+    host.configure(f"socket = {host.folder}/nobody\nunanswered = allow\n")
     host.allowed("prepare", "begin", domain(str(uuid4())))
-    host.configure(f"socket = {host.folder}/nobody\nunanswered = refuse\n")
+    host.configure(f"socket = {host.folder}/nobody\n")
     assert "did not decide" in host.refused("prepare", "begin", domain(str(uuid4())))
 
 
@@ -86,9 +86,9 @@ def test_an_agent_that_hangs_is_waited_for_no_longer_than_the_deadline(host: Gat
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(path))
         silent.listen()
-        host.configure(f"socket = {path}\ndeadline = 0.3\n")
+        host.configure(f"socket = {path}\ndeadline = 0.3\nunanswered = allow\n")
         host.allowed("prepare", "begin", domain(str(uuid4())))
-        host.configure(f"socket = {path}\ndeadline = 0.3\nunanswered = refuse\n")
+        host.configure(f"socket = {path}\ndeadline = 0.3\n")
         assert "within 0.3 s" in host.refused("migrate", "begin", domain(str(uuid4())))
 
 
@@ -159,8 +159,9 @@ def test_while_claims_are_closed_the_agent_has_not_decided(host: GatedHost) -> N
     known = str(uuid4())
     host.allowed("prepare", "begin", domain(known))
     host.world.agent._tracker.admission.close("an operator works on this host")
+    host.configure("unanswered = allow\n")
     host.allowed("prepare", "begin", domain(str(uuid4())))
-    host.configure("unanswered = refuse\n")
+    host.configure()
     assert "an operator works on this host" in host.refused("prepare", "begin", domain(str(uuid4())))
     host.allowed("prepare", "begin", domain(known))
 

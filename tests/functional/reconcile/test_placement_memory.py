@@ -127,6 +127,13 @@ def test_a_write_of_the_agent_hides_none_that_came_before_it(
             {"p": {"VCPU": 6, "DISK_GB": 2}},
             set(),
         ),
+        (
+            {"VCPU": Inventory(8), "MEMORY_MB": Inventory(1000, min_unit=500)},
+            {"p": {"c": {"VCPU": 2}}},
+            ("VCPU", 1),
+            {"p": {"VCPU": 2}},
+            set(),
+        ),
     ],
 )
 def test_what_is_in_use_is_asked_beside_the_least_amount_of_the_roomiest_class(

@@ -266,6 +266,17 @@ def test_claims_do_not_follow_where_one_of_their_units_stays_with_another(
     assert steps == () and told_why.startswith("Nothing is repaired") and told in told_why
 
 
+def test_a_finding_says_what_a_claim_that_is_older_than_its_guest_waits_for() -> None:
+    more = {uuid_of("host"): {"VCPU": 2}, NIC: {"SRIOV_NET_VF": 1}}
+    claims = {CONSUMER: CLAIM, SECOND.consumer: SECOND}
+    placed = {CONSUMER: more, SECOND.consumer: SECOND.allocations}
+    observation = observe(claims, guests=[user(CONSUMER, FREE, 2)], placed=placed)
+    finding = judge_consumer(consumer_case(observation, more))
+    assert finding is not None and finding.kind == "amounts differ" and not finding.repair
+    assert f"Nothing is repaired while the claim of {SECOND.consumer} has" in finding.reason
+    assert f"Release the claim (`plimsoll release {CONSUMER}" not in finding.reason
+
+
 def test_a_claim_does_not_follow_to_a_unit_that_an_unclaimed_guest_uses_too() -> None:
     guests = [user(CONSUMER, FREE), user(uuid_of("other"), FREE)]
     steps, told_why = follow_together(observe({CONSUMER: CLAIM}, guests=guests), CLAIM, CLAIM.allocations)

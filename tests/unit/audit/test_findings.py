@@ -236,6 +236,7 @@ def test_a_claim_with_cells_that_is_older_than_its_guest_is_not_written_again() 
         finding = judge_amounts(consumer_case(observation, now))
         assert finding is not None and "record is older" in finding.reason
         assert [type(step) for step in finding.repair] == ([] if cells else [FollowGuests])
+        assert (f"Release the claim (`plimsoll release {CONSUMER} --force`" in finding.reason) is bool(cells)
 
 
 def test_it_is_another_finding_or_none_elsewhere() -> None:
