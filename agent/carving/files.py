@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 SIZE_MAX = 2**20
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_REMEDY = "Remove the file; the agent writes it anew."
+_REMEDY = "The agent replaces it: start the agent if it does not run."
 
 
 def check_owners(paths: Iterable[Path]) -> None:
@@ -146,8 +146,8 @@ def read_cpu_file(folder: Path) -> dict[str, cpus.CpuHold] | None:
 class KeptNeeds(Generic[T]):
     """Replaces the file where other things are needed than it says. Any thread may call.
 
-    While what it asks for is not there, the same file is written again, less and less often. `read` and
-    `write` are those of the file.
+    While what it asks for is not there, or the file is not what was written, the same is written again, less
+    and less often. `read` and `write` are those of the file.
     """
 
     def __init__(
@@ -157,29 +157,30 @@ class KeptNeeds(Generic[T]):
         self._write = write
         self._backoff = backoff or Backoff()
         self._lock = threading.Lock()
-        self._written: T | None = None
+        self._known: T | None = None
         self._warned = ""
 
     def keep(self, look: Callable[[T | None], tuple[T, Callable[[], bool]] | None]) -> None:
-        """Write what `look` finds, if it is known and differs from what was written last.
+        """Write what `look` finds, if it is known and differs from what the file says.
 
-        `look` is called with that, None where the file is missing or cannot be read; it returns what is
-        needed now, and what tells whether that is there already; None where it is not known. A file that
-        cannot be written is told in the log once, and tried again at the next call.
+        `look` is called with that; with what was written last where the file is missing or spoilt, None where
+        nothing was. It returns what is needed now, and what tells whether that is there already; None where
+        it is not known. A file that cannot be written is told in the log once, and tried again at the next
+        call.
         """
         with self._lock:
-            if self._written is None:
-                try:
-                    self._written = self._read()
-                except StateError as error:
-                    self._warn(error.message)
-            former = self._written
-            found = look(former)
+            said: T | None = None
+            try:
+                said = self._read()
+            except StateError as error:
+                self._warn(error.message)
+            found = look(said or self._known)
             if found is None:
                 return
             needs, is_there = found
-            if needs == former:
-                if is_there():
+            if needs in (said, self._known):
+                self._known = needs
+                if needs == said and is_there():
                     self._backoff.succeeded()
                     return
                 if self._backoff.left_s():
@@ -190,7 +191,7 @@ class KeptNeeds(Generic[T]):
             except StateError as error:
                 self._warn(error.message)
             else:
-                self._written, self._warned = needs, ""
+                self._known, self._warned = needs, ""
 
     def _warn(self, problem: str) -> None:
         if problem != self._warned:

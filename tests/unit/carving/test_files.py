@@ -110,7 +110,7 @@ def test_a_file_of_another_user_is_refused(folder: Path) -> None:
 def test_what_is_no_plan_is_refused_with_what_to_do(folder: Path) -> None:
     for text in ("", "{", '{"version": 9, "units": []}', " " * (SIZE_MAX + 1)):
         (folder / PLAN_NAME).write_text(text)
-        with pytest.raises(StateError, match="Remove the file"):
+        with pytest.raises(StateError, match="The agent replaces it: start"):
             read_plan_file(folder)
     (folder / PLAN_NAME).unlink()
     os.mkfifo(folder / PLAN_NAME)
@@ -262,6 +262,20 @@ def test_a_file_that_is_spoilt_is_told_once_and_written_anew(
         needs.write()
     assert len(caplog.records) == 1
     assert [need.unit for need in read_plan_file(folder)] == list(CARVED)
+
+
+def test_a_file_that_is_spoilt_or_removed_beside_the_agent_is_written_anew_with_what_it_said(
+    folder: Path,
+) -> None:
+    world = World()
+    needs, file = needs_of(world, folder), folder / PLAN_NAME
+    needs.write()
+    world.carved = ()  # what has the unit now is in the file alone
+    for spoil in (lambda: file.write_text('{"ver'), file.unlink):
+        spoil()
+        world.now += 30.0
+        needs.write()
+        assert [need.unit for need in read_plan_file(folder)] == list(CARVED)
 
 
 def test_a_vgpu_that_is_not_made_is_asked_for_again_and_ever_more_seldom(folder: Path) -> None:
