@@ -20,6 +20,7 @@ COMMAND_TIMEOUT_S = 900
 UP_TIMEOUT_S = 600
 UP_TRIES = 2
 REBOOT_TIMEOUT_S = 400
+START_TIMEOUT_S = 900
 UNIT = "plimsoll-agent"
 NODES_MAX = 2
 
@@ -268,8 +269,14 @@ class Node:
         self._admit()
 
     def _admit(self) -> None:
-        """What docs/drivers.md says of permissions, the start at boot, and a client of placement."""
-        self.run(f"usermod -aG libvirt plimsoll && systemctl enable {UNIT} 2>&1")
+        """What docs/drivers.md says of permissions, the start at boot, and a client of placement.
+
+        Beside other work an emulated node imports the agent's modules for longer than systemd waits.
+        """
+        folder = "/etc/systemd/system/plimsoll-.service.d"
+        self.run(f"mkdir -p {folder}", note=False)
+        self.write(f"{folder}/lab.conf", f"[Service]\nTimeoutStartSec={START_TIMEOUT_S}")
+        self.run(f"systemctl daemon-reload; usermod -aG libvirt plimsoll && systemctl enable {UNIT} 2>&1")
         self.write("/root/placement", CLIENT, mode="0755")
 
     def forget(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
-from kits.lab_node import GuestUnits, Node, Prepare, alone
+from kits.lab_node import START_TIMEOUT_S, GuestUnits, Node, Prepare, alone
 
 NICS = ("0000:41:00.0", "0000:81:00.0")
 M60S, T4S, A100 = ("0000:42:00.0", "0000:82:00.0"), ("0000:43:00.0", "0000:83:00.0"), "0000:84:00.0"
@@ -187,7 +187,7 @@ class Reboots:
         at = self.dice.randrange(STEPS_MAX // 2)
         node.write(KILL_AT, str(at))
         node.reboot()
-        node.wait("the agent answers", lambda: node.ask("plimsoll -o json status"), 400)
+        node.wait("the agent answers", lambda: node.ask("plimsoll -o json status"), START_TIMEOUT_S)
         node.run(f"journalctl -b -o cat -u {UNIT} | tail -n 60")
         node.ready()
         node.wait("every guest with autostart runs", lambda: running(node) == guests, 400)
