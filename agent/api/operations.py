@@ -98,11 +98,9 @@ def _first_granted(options: Sequence[ClaimRequest], attempt: Callable[[ClaimRequ
         except (errors.DoesNotFit, errors.ClaimConflict) as error:
             refusals.append(error)  # of a claim of another alternative, that one finds it
     if len(options) > 1:
-        reasons = (
-            f"{each.alternative or number}: {no.message}"
-            for number, (each, no) in enumerate(zip(options, refusals, strict=True), 1)
-        )
-        refusals[0].message = f"None of {len(options)} alternatives is granted. {' '.join(reasons)}"
+        numbers = [each.alternative or number for number, each in enumerate(options, 1)]
+        reasons = (f"{number}: {no.message}" for number, no in zip(numbers, refusals, strict=True))
+        refusals[0].message = f"None of {len({*numbers})} alternatives is granted. {' '.join(reasons)}"
     raise refusals[0]
 
 

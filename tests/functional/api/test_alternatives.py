@@ -248,6 +248,9 @@ def test_sizes_of_vram_are_ways_to_serve_one_alternative_and_have_its_number(pai
     assert claim.request.alternative is None
     assert pair.on_a.claim(either).request.alternative == 1
     assert pair.on_a.claim(either).request.alternative == 2, "not 3, though there are two sizes"
+    assert pair.on_a.claim(either).request.alternative == 2
+    with pytest.raises(Refused, match=r"None of 2 alternatives is granted\. 1: .* 1: .* 2: "):
+        pair.on_a.claim(either)
     for kind in ("live_migrate", "cold_migrate"):
         move = pair.on_b.begin_move(kind, vram(3000), consumer=claim.consumer)
         assert sizes(move) == {"CUSTOM_VRAM_8192MB"}, "the one that it has, though a smaller one would do"
