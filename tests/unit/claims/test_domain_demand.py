@@ -206,6 +206,17 @@ def test_an_unnamed_device_takes_what_is_asked_for_without_a_name() -> None:
     assert demand(NeededDevice(DeviceKind.MEDIATED), asked=asked).request.resources["VGPU"] == 1
 
 
+def test_a_device_that_the_domain_names_is_the_one_of_its_class_that_is_asked_for_without_a_name() -> None:
+    asked = replace(ASKED, groups=(RequestGroup("", {"VGPU": 1, "SRIOV_NET_VF": 1}),))
+    vgpu = NeededDevice(DeviceKind.MEDIATED, unit=MDEV(2))
+    found = demand(port("", "0000:81:10.2"), vgpu, asked=asked)
+    assert found.request.resources == {"VCPU": 4, "MEMORY_MB": 4096, "VGPU": 1, "SRIOV_NET_VF": 1}
+    assert found.restriction.units == {
+        "nic1": {"SRIOV_NET_VF": ("0000:81:10.2",)},
+        "m60": {"VGPU": (MDEV(2),)},
+    }
+
+
 def test_a_port_is_not_put_on_any_network() -> None:
     (fault,) = faults(port())
     assert "blue, red" in fault

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agent.claims.parse_request import (
     CELLS_MAX,
     Flavor,
+    _realtime,
     claim_for_flavor,
     notes_of,
     parse_addition,
@@ -649,6 +650,20 @@ def test_cells_without_memory_are_refused(cells: dict[str, str], memory: dict[st
     assert with_specs(memory).groups, "without cells, memory may be of any group"
     both = with_specs({**cells, "resources1:MEMORY_MB": "512", "resources:MEMORY_MB": "256"})
     assert both.resources["MEMORY_MB"] == 768
+
+
+@pytest.mark.parametrize(
+    ("specs", "cpus"),
+    [
+        ({}, set()),
+        ({"hw:cpu_realtime": "no", "hw:cpu_realtime_mask": "1"}, set()),
+        ({"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "^0-1"}, {2, 3}),
+    ],
+)
+def test_the_cpus_with_realtime_priority_are_those_of_the_mask_where_it_is_asked_for(
+    specs: dict[str, str], cpus: set[int]
+) -> None:
+    assert _realtime(specs, "dedicated", 4) == cpus
 
 
 @pytest.mark.parametrize(
