@@ -441,3 +441,11 @@ def test_where_a_device_may_be(
 def test_the_socket_of_a_cell_that_nobody_knows_is_no_ones() -> None:
     group = RequestGroup("1", {"PGPU": 1}, numa_policy="socket")
     assert isinstance(nova_affinity({})(group, 1, {0}), str)
+
+
+def test_a_cell_of_which_nothing_is_said_has_nothing() -> None:
+    assert FreeCell(0).room == {"PCPU": 0, "VCPU": 0, "MEMORY_MB": 0}
+    cell = FreeCell(0, free_cpus=frozenset({1, 2}), shared_cpus=4, memory_mb=8, pages={2048: 3})
+    large = {"CUSTOM_HUGEPAGES_2048KIB": 3}
+    assert cell.room == {"PCPU": 2, "VCPU": 4, "MEMORY_MB": 8, **large}
+    assert replace(cell, floating=1).room == {"PCPU": 2, "VCPU": 1, "MEMORY_MB": 8, **large}
