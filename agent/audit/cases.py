@@ -334,12 +334,25 @@ class ConsumerCase:
         if self.consumer in self.observation.settling:
             return False
         if self.is_moving:
-            return self._is_in_a_settled_move
+            move = next(
+                move
+                for move in self.observation.moves
+                if not move.ended and self.consumer in (move.instance, move.migration)
+            )
+            if move.state is not MoveState.BEGUN or self.claim is None or not self.parts.here:
+                return False
+            # In a move on one host the instance has its old place again once the migration has nothing.
+            return move.role is not MoveRole.BOTH or bool(self.observation.allocations_here(move.migration))
         if self.claim is not None:
             return True
         if self.guest is not None:
             return self.guest.problem is None
-        return bool(self.parts.here) and not self._is_migration_to_learn_of and not self._holds_for_a_guest
+        if self.placed.consumer_type == MIGRATION_TYPE and any(
+            ownership.same_amounts(self.observation.own_part(claim.allocations), self.parts.here)
+            for claim in self._claims_that_left
+        ):
+            return False
+        return bool(self.parts.here) and not self._holds_for_a_guest
 
     @property
     def possible_origins(self) -> tuple[str, ...]:
@@ -466,25 +479,6 @@ class ConsumerCase:
     def _claimed(self) -> Allocations:
         allocations = self.claim.allocations if self.claim else {}
         return {uuid: amounts for uuid, amounts in allocations.items() if amounts}
-
-    @property
-    def _is_in_a_settled_move(self) -> bool:
-        move = next(
-            move
-            for move in self.observation.moves
-            if not move.ended and self.consumer in (move.instance, move.migration)
-        )
-        if move.state is not MoveState.BEGUN or self.claim is None or not self.parts.here:
-            return False
-        # In a move on one host the instance has its old place again once the migration has nothing.
-        return move.role is not MoveRole.BOTH or bool(self.observation.allocations_here(move.migration))
-
-    @property
-    def _is_migration_to_learn_of(self) -> bool:
-        return self.placed.consumer_type == MIGRATION_TYPE and any(
-            ownership.same_amounts(self.observation.own_part(claim.allocations), self.parts.here)
-            for claim in self._claims_that_left
-        )
 
     @property
     def _holds_for_a_guest(self) -> bool:

@@ -134,10 +134,14 @@ def _daemon_problems(paths: GatePaths) -> list[str]:
                 continue
             is_known = before is not None and identity is not None
             if identity in (before or ()) if is_known else started < installed:
+                runs_since, hook_since = (
+                    datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")
+                    for at in (started, installed)
+                )
                 problems.append(
-                    f"{daemon} has run since {_local(started)}, the hook has been there since "
-                    f"{_local(installed)}, and {daemon} looks for hooks when it starts: systemctl restart "
-                    f"{daemon} (guests keep running)."
+                    f"{daemon} has run since {runs_since}, the hook has been there since {hook_since}, and "
+                    f"{daemon} looks for hooks when it starts: systemctl restart {daemon} (guests keep "
+                    "running)."
                 )
     return problems
 
@@ -160,7 +164,3 @@ def _identity(pid_file: Path) -> str | None:
         return f"{process.pid} {process.started}"
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _local(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")

@@ -309,15 +309,7 @@ class Settler:
         placement = self._tracker.placement
         if placement.is_backing_off():
             return
-        if (self._free_departed(moves, report) or report.ended) and not placement.is_backing_off():
-            self._try("moves are not followed", self._tracker.follow_moves)
-        if not self._settle_moves(moves, report) or not self._settle_claims(moves, report):
-            return
-        self._too_large = frozenset(size for size in self._too_large if size[0] in report.guests)
-        self._expected.forget_ended(report.ended)
-
-    def _free_departed(self, moves: Collection[Move], report: _Report) -> bool:
-        """Free the guests of the gate that have moved away; a definition that stays behind holds nothing."""
+        # Free the guests of the gate that have moved away; a definition that stays behind holds nothing.
         claims = self._tracker.claims()
         departed = {
             move.instance
@@ -334,7 +326,12 @@ class Settler:
             self._tracker.guests.forget(instance)
         if departed:
             self._tracker.deliver()
-        return bool(departed)
+        if (departed or report.ended) and not placement.is_backing_off():
+            self._try("moves are not followed", self._tracker.follow_moves)
+        if not self._settle_moves(moves, report) or not self._settle_claims(moves, report):
+            return
+        self._too_large = frozenset(size for size in self._too_large if size[0] in report.guests)
+        self._expected.forget_ended(report.ended)
 
     def _settle_moves(self, moves: Collection[Move], report: _Report) -> bool:
         """Returns False if the agent backs off from Placement before the end."""

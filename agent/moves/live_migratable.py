@@ -13,12 +13,12 @@ Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (live 
 https://docs.openstack.org/nova/latest/admin/virtual-gpu.html (live migration of mediated devices).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from agent.claims.claim import Claim
 from agent.claims.fit_search import ProviderIndex
-from agent.claims.request import ClaimRequest, RequestGroup, is_device_group
+from agent.claims.request import ClaimRequest, is_device_group
 from agent.device_names import (
     LIVE_MIGRATABLE,
     MIGRATION_DRIVER_PREFIX,
@@ -66,16 +66,12 @@ def check_source(request: ClaimRequest, at_source: SourceTraits, host: ProviderI
 
 def with_source(request: ClaimRequest, at_source: SourceTraits) -> ClaimRequest:
     """The request, with what must be as at the source as required traits of the groups that ask for it."""
-
-    def required(group: RequestGroup) -> Iterator[frozenset[str]]:
-        for name in sorted(group.resources):
-            for kind in _KINDS:
-                wanted = kind.of(at_source.get(name, frozenset()))
-                if wanted:
-                    yield wanted
-
-    groups = tuple(replace(group, required=(*group.required, *required(group))) for group in request.groups)
-    return replace(request, groups=groups)
+    groups = []
+    for group in request.groups:
+        at = (at_source.get(name, frozenset()) for name in sorted(group.resources))
+        wanted = (kind.of(traits) for traits in at for kind in _KINDS)
+        groups.append(replace(group, required=(*group.required, *filter(None, wanted))))
+    return replace(request, groups=tuple(groups))
 
 
 def check_chosen(

@@ -183,7 +183,24 @@ def claims_of(move: Move) -> Mapping[str, Claim]:
     if move.kind is MoveKind.REBUILD:
         claim = move.old if move.state is MoveState.REVERTED else move.new
         return {move.instance: claim} if claim and move.state is not MoveState.DELETED else {}
-    return {claim.consumer: claim for claim in (_instance_claim(move), _migration_claim(move)) if claim}
+    claims: list[Claim] = []
+    new_state, old_state = _NEW_STATES.get(move.state), _OLD_STATES.get(move.state)
+    if move.state is MoveState.REVERTED and move.role is not MoveRole.DESTINATION:
+        claims.append(move.old)
+    if new_state is not None and move.new is not None and move.role is not MoveRole.SOURCE:
+        claims.append(replace(move.new, state=new_state))
+    if old_state is not None and move.role is not MoveRole.DESTINATION:
+        owner = replace(move.old.request, consumer=move.migration, consumer_type=MIGRATION_TYPE)
+        claims.append(
+            replace(
+                move.old,
+                consumer=move.migration,
+                state=old_state,
+                request=request_for_allocations(owner, move.handed),
+                allocations=move.handed,
+            )
+        )
+    return {claim.consumer: claim for claim in claims}
 
 
 _NEW_STATES: Mapping[MoveState, ClaimState] = {
@@ -203,30 +220,6 @@ _OLD_STATES: Mapping[MoveState, ClaimState] = {
     _S.DELETING: ClaimState.RELEASING,
     _S.LEAVING: ClaimState.RELEASING,
 }
-
-
-def _instance_claim(move: Move) -> Claim | None:
-    if move.state is MoveState.REVERTED:
-        return None if move.role is MoveRole.DESTINATION else move.old
-    state = _NEW_STATES.get(move.state)
-    if move.role is MoveRole.SOURCE or move.new is None or state is None:
-        return None
-    return replace(move.new, state=state)
-
-
-def _migration_claim(move: Move) -> Claim | None:
-    state = _OLD_STATES.get(move.state)
-    if move.role is MoveRole.DESTINATION or state is None:
-        return None
-    return replace(
-        move.old,
-        consumer=move.migration,
-        state=state,
-        request=request_for_allocations(
-            replace(move.old.request, consumer=move.migration, consumer_type=MIGRATION_TYPE), move.handed
-        ),
-        allocations=move.handed,
-    )
 
 
 def request_for_allocations(owner: ClaimRequest, allocations: Allocations) -> ClaimRequest:

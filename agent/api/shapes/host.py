@@ -230,12 +230,9 @@ def _moved(receipt: ReceiptShape) -> Iterator[str]:
         sources, targets = ways.setdefault(", ".join(move["moved_resources"]), (set(), set()))
         sources.add(move["from_resource_provider"])
         targets.add(move["to_resource_provider"])
-    for classes, (sources, targets) in ways.items():
-        yield f"{classes}: {_name_or_number(sources)} -> {_name_or_number(targets)}"
-
-
-def _name_or_number(providers: set[str]) -> str:
-    return next(iter(providers)) if len(providers) == 1 else counted(len(providers), "provider")
+    for classes, ends in ways.items():
+        source, target = (next(iter(end)) if len(end) == 1 else counted(len(end), "provider") for end in ends)
+        yield f"{classes}: {source} -> {target}"
 
 
 def _undo(receipt: ReceiptShape) -> str:

@@ -72,27 +72,24 @@ class UnclaimedInstance(FindingKind):
 
     def judge_consumer(self, case: ConsumerCase) -> Finding | None:
         """A guest without a claim, with an allocation of the agent's here or with none at all."""
-        if case.claim is not None or case.guest is None:
+        guest, observation = case.guest, case.observation
+        if case.claim is not None or guest is None:
             return None
-        if not case.placed.allocations:
-            if case.guest.is_off and case.consumer not in case.observation.found:
-                return None  # it uses nothing
-            return self._without_allocation(case, case.guest)
-        if not case.parts.here or (case.placed.project_id, case.placed.user_id) != AGENT_IDENTITY:
-            return None
-        return Finding(
-            self.name,
-            case.consumer,
-            f"The guest {case.consumer} ({case.guest.name}) has an allocation that this agent wrote, but no "
-            "claim.",
-            case.evidence,
-            own=True,
-            repair=(_claim_for_allocation(case, case.guest),),
-        )
-
-    def _without_allocation(self, case: ConsumerCase, guest: Guest) -> Finding:
+        if case.placed.allocations:
+            if not case.parts.here or (case.placed.project_id, case.placed.user_id) != AGENT_IDENTITY:
+                return None
+            return Finding(
+                self.name,
+                case.consumer,
+                f"The guest {case.consumer} ({guest.name}) has an allocation that this agent wrote, but no "
+                "claim.",
+                case.evidence,
+                own=True,
+                repair=(_claim_for_allocation(case, guest),),
+            )
+        if guest.is_off and case.consumer not in observation.found:
+            return None  # it uses nothing
         reason = f"The guest {guest.uuid} ({guest.name}) is on this host, and has no claim"
-        observation = case.observation
         if case.possible_migrations:
             return Finding(self.name, guest.uuid, f"{reason}. {case.migration_doubt}", case.evidence)
         wanted = request_for_domain(guest, observation.place, observation.devices, user_id=AGENT)

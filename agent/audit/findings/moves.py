@@ -12,7 +12,7 @@ from agent.audit.cases import ConsumerCase, FindingKind, MoveCase, TableRow
 from agent.audit.finding import EndMove, Finding, WriteAllocations
 from agent.claims.claim import ClaimState
 from agent.moves.ownership import undecided_reason
-from agent.moves.states import MIGRATION_TYPE, Move, MoveState
+from agent.moves.states import MIGRATION_TYPE, MoveState
 
 
 class MovedAway(FindingKind):
@@ -178,11 +178,12 @@ class StaleMigration(FindingKind):
             return None
         ended = case.move
         is_what_it_was_given = ended is not None and case.placed.allocations == ended.handed
+        history = f"which is {ended.state} here" if ended else "which this host does not know"
         if case.possible_origins and not is_what_it_was_given:
             return Finding(
                 self.name,
                 case.consumer,
-                f"Migration {case.consumer}, {_history(ended)}, has an allocation on this host. It may be "
+                f"Migration {case.consumer}, {history}, has an allocation on this host. It may be "
                 f"what {', '.join(case.possible_origins)} left here in a move: the agent repairs nothing "
                 "on a guess.",
                 case.evidence,
@@ -190,7 +191,7 @@ class StaleMigration(FindingKind):
         return Finding(
             self.name,
             case.consumer,
-            f"Migration {case.consumer}, {_history(ended)}, has an allocation on this host.",
+            f"Migration {case.consumer}, {history}, has an allocation on this host.",
             case.evidence,
             # A reverted move may begin again with the same uuid, on another host.
             own=ended is not None
@@ -217,7 +218,3 @@ class StaleMigration(FindingKind):
             case.evidence,
             repair=(EndMove(move.migration),),
         )
-
-
-def _history(ended: Move | None) -> str:
-    return f"which is {ended.state} here" if ended else "which this host does not know"
