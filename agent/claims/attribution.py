@@ -187,14 +187,15 @@ class _Attribution:
                 if memory.guest_cell is None:
                     on_several[cell.provider] = on_several.get(cell.provider, 0) + memory.memory_mb
                 else:
-                    self._add(cell.provider, _MEMORY, min(memory.memory_mb, self._left(_MEMORY)))
+                    left = max(0, self._rest.get(_MEMORY, 0))
+                    self._add(cell.provider, _MEMORY, min(memory.memory_mb, left))
             if memory.page_kib is not None:
                 name, uuid = page_class(memory.page_kib), cell.page_providers.get(memory.page_kib, "")
                 if self._has_class(uuid, name):
                     pages = -(-memory.memory_mb * KIB_PER_MIB // memory.page_kib)
                     self._add(uuid, name, pages)
         # Memory on several cells counts where the row has it, and the rest of it in the shares of the cells.
-        left = min(sum(on_several.values()), self._left(_MEMORY))
+        left = min(sum(on_several.values()), max(0, self._rest.get(_MEMORY, 0)))
         parts: Counter[str] = Counter()
         for uuid in on_several:
             more = has.get(uuid, {}).get(_MEMORY, 0) - self._amounts.get(uuid, {}).get(_MEMORY, 0)
@@ -206,9 +207,6 @@ class _Attribution:
             left -= more
         for uuid, part in parts.items():
             self._add(uuid, _MEMORY, part)
-
-    def _left(self, name: str) -> int:
-        return max(0, self._rest.get(name, 0))
 
     def _spread(self, name: str) -> None:
         """Spread the rest evenly over the providers, to none more than its capacity if that is possible."""

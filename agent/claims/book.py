@@ -205,7 +205,12 @@ class Book:
         """
         found: dict[str, str] = {}
         departed = sorted(
-            (each for each in self._unheld.keys() & self._departed.keys() if not self._is_leaving(each)),
+            (
+                each
+                for each in self._unheld.keys() & self._departed.keys()
+                if each not in self._moving
+                or all(claim.state is not ClaimState.RELEASING for claim in self._rows[each].claimed.values())
+            ),
             key=lambda instance: (self._rows[instance].guest is not None, instance),
         )
         for holds in (self.holds_place, self._holds_as_much, self._holds_part):
@@ -229,11 +234,6 @@ class Book:
             return (taken,)
         others = (each for each in self._departed[instance] if each not in self._instances)
         return [each for each in others if self._holds_part(each, instance)]
-
-    def _is_leaving(self, instance: str) -> bool:
-        """Whether this host knows that the instance's move has ended: what it had here is being released."""
-        claimed = self._rows[instance].claimed.values()
-        return instance in self._moving and any(claim.state is ClaimState.RELEASING for claim in claimed)
 
     def unheld_by(self, consumer: str) -> Usages:
         """{provider: {class: amount}} of the consumer's row that Placement does not hold.
@@ -879,9 +879,20 @@ class Book:
         result = self._with_holders_named(self._complete(request, result, consumer, host.cards), consumer)
         if result.fits or not self.units.contested:
             return result
-        return replace(
-            result, shortfalls=tuple(self._with_others_named(each, consumer) for each in result.shortfalls)
-        )
+        # Name the units of the consumer's guest that it may not have, as others have them.
+        shortfalls = []
+        for each in result.shortfalls:
+            clauses = [
+                f"{unit} of its domain belongs to {' and '.join(map(self.label, others))} as well: take it "
+                "from one of them"
+                for (name, unit), guests in sorted(self.units.contested.items())
+                if name == each.resource_class
+                and consumer in guests
+                and self._place.provider_of_unit.get((name, unit)) == each.provider_uuid
+                and (others := self.units.others_with((name, unit), consumer))
+            ]
+            shortfalls.append(replace(each, reason="; ".join((each.reason, *clauses))))
+        return replace(result, shortfalls=tuple(shortfalls))
 
     def _with_holders_named(self, result: Fit, consumer: str) -> Fit:
         """The fit whose shortfalls on the parts of the host say who has what is not free, the most first."""
@@ -905,19 +916,6 @@ class Book:
                 more = f" and {others} more" if others > 0 else ""
                 shortfalls[number] = replace(each, reason=f"{each.reason}: {named}{more}")
         return replace(result, shortfalls=tuple(shortfalls))
-
-    def _with_others_named(self, shortfall: Shortfall, consumer: str) -> Shortfall:
-        """The shortfall with the units of the consumer's guest that it may not have, as others have them."""
-        clauses = [
-            f"{unit} of its domain belongs to {' and '.join(map(self.label, others))} as well: take it from "
-            "one of them"
-            for (name, unit), guests in sorted(self.units.contested.items())
-            if name == shortfall.resource_class
-            and consumer in guests
-            and self._place.provider_of_unit.get((name, unit)) == shortfall.provider_uuid
-            and (others := self.units.others_with((name, unit), consumer))
-        ]
-        return replace(shortfall, reason="; ".join((shortfall.reason, *clauses)))
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Fit:
         """Whether the allocations `held` cover the request.
@@ -1198,28 +1196,30 @@ class Book:
 
     def _free_units(self, host: ProviderIndex, classes: Collection[str], consumer: str) -> Units:
         """The units of these classes that the consumer may be given, first those that its guest uses."""
-        rooms = {uuid: self._room(uuid, consumer) for uuid in host.ways}
+        rooms: dict[str, dict[str, int]] = {}  # of classes that exclude each other
+        for uuid in host.ways:
+            provider = self.host.tree.get(uuid)
+            if provider is None:
+                rooms[uuid] = {}
+                continue
+            used, offered = self._used_beside(uuid, consumer), self.offered.get(uuid, {})
+            for name, units in offered.items():
+                having = {unit: self.units.in_guests.get((name, unit), consumer) for unit in units}
+                owners = (
+                    who for unit, who in having.items() if (name, unit) not in self._counted.get(who, ())
+                )
+                used[name] = used.get(name, 0) + sum(
+                    owner != consumer and name not in self.need(owner).get(uuid, {}) for owner in owners
+                )
+            idle = self.units.idle_cordoned({uuid: offered}, self.units.cordoned).get(uuid, {})
+            total = {
+                name: inventory.total - inventory.reserved + idle.get(name, 0)
+                for name, inventory in provider.inventories.items()
+            }
+            taken = {**used, **{name: used.get(name, 0) + amount for name, amount in idle.items()}}
+            rooms[uuid] = room(self.host.ways[uuid], total, taken)
         restriction = self._restrictions.get(consumer, UNRESTRICTED)
         return self.units.choices(host, self.offered, classes, consumer, restriction, rooms)
-
-    def _room(self, uuid: str, consumer: str) -> dict[str, int]:
-        """{class: amount} that the consumer could have of classes that exclude each other."""
-        provider = self.host.tree.get(uuid)
-        if provider is None:
-            return {}
-        used = self._used_beside(uuid, consumer)
-        for name, units in self.offered.get(uuid, {}).items():
-            having = {unit: self.units.in_guests.get((name, unit), consumer) for unit in units}
-            owners = (who for unit, who in having.items() if (name, unit) not in self._counted.get(who, ()))
-            used[name] = used.get(name, 0) + sum(
-                owner != consumer and name not in self.need(owner).get(uuid, {}) for owner in owners
-            )
-        idle = self.units.idle_cordoned({uuid: self.offered.get(uuid, {})}, self.units.cordoned).get(uuid, {})
-        offered = {
-            name: inventory.total - inventory.reserved + idle.get(name, 0)
-            for name, inventory in provider.inventories.items()
-        }
-        return room(self.host.ways[uuid], offered, {**used, **{n: used.get(n, 0) + idle[n] for n in idle}})
 
 
 def _name_of(row: Row) -> str:

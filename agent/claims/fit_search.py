@@ -295,17 +295,15 @@ def _best_first(slot: FitSlot, stock: HostStock, costs: Mapping[int, CellCost]) 
     cell_of, rank = stock.choice.cell_of, stock.choice.strategy.rank
     below = Counter(provider.parent for provider in slot.options)
 
-    def peers(provider: Provider) -> int:
-        """How many others below its switch, or in its group of GPUs, a guest could have beside it."""
-        above = stock.host.tree.get(provider.parent or "")
-        is_group = above is not None and above.parent is not None and not above.inventories
-        return below[provider.parent] - 1 if is_group else 0
-
     def place(provider: Provider) -> tuple[bool, bool, float, float, int]:
         cost = costs.get(cell_of.get(provider.uuid, -1), NO_COST)
         spare = stock.free(provider, name) - amount - cost.needed.get(name, 0.0)
         own = stock.host.is_own(provider.uuid)
-        return not own, cost.has_idle, cost.lost, rank(name, spare), peers(provider)
+        # How many others below its switch, or in its group of GPUs, a guest could have beside it.
+        above = stock.host.tree.get(provider.parent or "")
+        is_group = above is not None and above.parent is not None and not above.inventories
+        peers = below[provider.parent] - 1 if is_group else 0
+        return not own, cost.has_idle, cost.lost, rank(name, spare), peers
 
     return replace(slot, options=tuple(sorted(slot.options, key=place)))
 

@@ -247,24 +247,18 @@ def cell_use_of_guests(guests: Iterable[Guest], host: HostCells, beside: CellUse
             else:
                 anywhere[what] += amount
     for what, amount in anywhere.items():
-        used.update(_spread(what, amount, host, used + Counter(beside)))
+        taken, rest = used + Counter(beside), amount
+        fullest_first = sorted(
+            (count - taken[cell.id, what], cell.id)
+            for cell in host.cells
+            for size, count in cell.pages.items()
+            if what == page_key(size)
+        )
+        for among, (left, cell_id) in zip(range(len(fullest_first), 0, -1), fullest_first, strict=True):
+            share = max(0, min(-(-rest // among), left))
+            used[cell_id, what] += share
+            rest -= share
     return used
-
-
-def _spread(what: str, amount: int, host: HostCells, used: CellUse) -> dict[tuple[int, str], int]:
-    """The amount, split evenly over the cells, to none more than it has left; the rest is dropped."""
-    left = {
-        cell.id: count - used.get((cell.id, what), 0)
-        for cell in host.cells
-        for size, count in cell.pages.items()
-        if what == page_key(size)
-    }
-    shares: dict[tuple[int, str], int] = {}
-    fullest_first = sorted(left, key=lambda cell: (left[cell], cell))
-    for among, cell in zip(range(len(left), 0, -1), fullest_first, strict=True):
-        shares[cell, what] = max(0, min(-(-amount // among), left[cell]))
-        amount -= shares[cell, what]
-    return shares
 
 
 def charged_pages(held: Allocations, use: CellUse, host: HostCells) -> Counter[str]:
@@ -337,32 +331,28 @@ class CellStock:
             vcpus = min(vcpus, stock.free(provider, "VCPU"))
             free_mb = stock.free(provider, "MEMORY_MB")
             memory_mb, loose_mb = min(memory_mb, free_mb), min(loose_mb, free_mb)
+        pages = {}  # neither claimed, nor used by a guest, nor allocated to others in Placement
+        for size, count in cell.pages.items():
+            free = count - self.use.get((cell.id, page_key(size)), 0)
+            holder = stock.host.tree.get(cell.page_providers.get(size, ""))
+            if holder is not None and counted:  # Placement has inventory of pages: it knows of all of them
+                name = page_class(size)
+                foreign = stock.used.get(holder.uuid, {}).get(name, 0) - self.charged.get(holder.uuid, 0)
+                free = min(free - max(0, foreign), stock.free(holder, name))
+            pages[size] = max(0, free)
         return FreeCell(
             id=cell.id,
             cores=cell.cores,
             free_cpus=offered - self.busy,
             shared_cpus=len(cell.shared),
             memory_mb=max(0, memory_mb),
-            pages={size: max(0, self._free_pages(cell, size, stock, counted)) for size in cell.pages},
+            pages=pages,
             favoured=self.favoured,
             emulator=self.emulator,
             floating=max(0, vcpus),
             loose_mb=max(0, loose_mb),
             small_page_kib=self.host.small_page_kib,
         )
-
-    def _free_pages(self, cell: HostCell, size: int, stock: HostStock, counted: bool) -> int:
-        """The free pages, neither claimed, nor used by a guest, nor allocated to others in Placement.
-
-        `counted`: Placement has inventory of pages, so it knows of all allocations of them.
-        """
-        free = cell.pages[size] - self.use.get((cell.id, page_key(size)), 0)
-        provider = stock.host.tree.get(cell.page_providers.get(size, ""))
-        if provider is None or not counted:
-            return free
-        name = page_class(size)
-        foreign = stock.used.get(provider.uuid, {}).get(name, 0) - self.charged.get(provider.uuid, 0)
-        return min(free - max(0, foreign), stock.free(provider, name))
 
 
 CPUS = "PCPU"

@@ -205,7 +205,13 @@ def shortfalls(
     if FitSearch(request, stock, slots, subtrees=False).run():
         return tuple(_of_subtrees(request, stock, slots))
     if FitSearch(request, stock, slots, isolated=False).run():
-        return tuple(_of_isolation(stock, slots))
+        suffixed = [slot for slot in slots if slot.group.suffix]
+        serving = {provider.uuid for slot in suffixed for provider in slot.options}
+        reason = (
+            f"group_policy isolate puts each of {counted(len(suffixed), 'group')} on a provider of its own, "
+            f"and {len(serving)} can serve them"
+        )
+        return tuple(shortfall for slot in suffixed for shortfall in _everywhere(slot, stock, reason))
     # What is asked for fits piece by piece, and maybe no single rule says why it does not fit together.
     reason = "what is asked for cannot be had together"
     return (
@@ -328,17 +334,6 @@ def _of_subtrees(request: ClaimRequest, stock: HostStock, slots: list[FitSlot]) 
             apart = f"has {wanted}, and below it the groups {groups} do not fit together"
             traits = frozenset[str]().union(*group.required)
             yield from lacking or [Shortfall.at(above, "", 0, 0, apart, traits), *taken.values()]
-
-
-def _of_isolation(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
-    suffixed = [slot for slot in slots if slot.group.suffix]
-    serving = {provider.uuid for slot in suffixed for provider in slot.options}
-    reason = (
-        f"group_policy isolate puts each of {counted(len(suffixed), 'group')} on a provider of its own, "
-        f"and {len(serving)} can serve them"
-    )
-    for slot in suffixed:
-        yield from _everywhere(slot, stock, reason)
 
 
 def _of_crowding(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:

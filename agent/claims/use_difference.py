@@ -383,7 +383,8 @@ class _RequestChange:
         if not names or len(left) == len(names):
             return request
         renamed = {group.suffix: f"{DEVICE_PREFIX}{number}" for number, group in enumerate(left)}
-        kept = [names[_number(group)] for group in left if _number(group) < len(names)]
+        numbers = (group.suffix.removeprefix(DEVICE_PREFIX) for group in left)
+        kept = [names[int(text)] for text in numbers if text.isdecimal() and int(text) < len(names)]
         self.group_units = {renamed.get(s, s): by_class for s, by_class in self.group_units.items()}
         return replace(
             request,
@@ -394,8 +395,3 @@ class _RequestChange:
                 for subtree in request.same_subtree
             ),
         )
-
-
-def _number(group: RequestGroup) -> int:
-    text = group.suffix.removeprefix(DEVICE_PREFIX)
-    return int(text) if text.isdecimal() else GROUPS_MAX
