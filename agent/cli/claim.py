@@ -112,9 +112,17 @@ def add_claim_command(add: CommandAdder) -> None:
 
 def claim(args: Namespace) -> int:
     """Claim, or with --dry-run explain whether the claim would fit."""
-    _check_options(args)
+    if args.exec is not None and not args.exec:
+        raise errors.UsageError("claim: --exec needs a program to run")
+    if args.exec and (args.dry_run or args.domain is not None):
+        raise errors.UsageError("claim: --exec cannot go with --domain or --dry-run: it runs a program")
     if args.domain is not None:
         return _claim_domain(args)
+    for option in ("define", "start", "keep"):
+        if getattr(args, option):
+            raise errors.UsageError(f"claim: --{option} needs --domain")
+    if args.connect != CONNECTION_DEFAULT:
+        raise errors.UsageError("claim: --connect needs --domain")
     body = claim_request.claim_body(args)
     client = client_of(args, made_by="claim --exec") if args.exec else client_of(args)
     _identify(args, client, body)
@@ -132,21 +140,6 @@ def claim(args: Namespace) -> int:
     show(args, answer, lambda style: _claimed(answer, read_names(client), style))
     claim_request.show_notes(answer)
     return ExitCode.DONE
-
-
-def _check_options(args: Namespace) -> None:
-    """Raises UsageError where an option is given without the one that it belongs to."""
-    if args.exec is not None and not args.exec:
-        raise errors.UsageError("claim: --exec needs a program to run")
-    if args.exec and (args.dry_run or args.domain is not None):
-        raise errors.UsageError("claim: --exec cannot go with --domain or --dry-run: it runs a program")
-    if args.domain is not None:
-        return
-    for option in ("define", "start", "keep"):
-        if getattr(args, option):
-            raise errors.UsageError(f"claim: --{option} needs --domain")
-    if args.connect != CONNECTION_DEFAULT:
-        raise errors.UsageError("claim: --connect needs --domain")
 
 
 def _claim_one(args: Namespace, client: Client, body: dict[str, Any]) -> ClaimShape:

@@ -376,8 +376,8 @@ def _installation(args: Namespace) -> list[_Step]:
 
 def _starts(changed: bool) -> Iterator[_Step]:
     """The steps after the files; none where nothing changed and the service runs."""
-    active = _state_of("is-active")
-    if not changed and active and _state_of("is-enabled"):
+    active = _ask("systemctl", "--quiet", "is-active", UNIT).returncode == 0
+    if not changed and active and _ask("systemctl", "--quiet", "is-enabled", UNIT).returncode == 0:
         return
     restorecon = next((name for name in RESTORECON if Path(name).exists()), None)
     if restorecon:  # the labels of SELinux
@@ -421,10 +421,6 @@ def _removal(args: Namespace) -> list[_Step]:
     if steps and args.root == Path("/"):
         steps.append(_command("systemctl", "daemon-reload"))
     return steps
-
-
-def _state_of(question: str) -> bool:
-    return _ask("systemctl", "--quiet", question, UNIT).returncode == 0
 
 
 def _ask(*words: str) -> subprocess.CompletedProcess[str]:

@@ -296,20 +296,21 @@ def _words(evidence: Any, names: Mapping[str, str]) -> str:
         case dict() if all(isinstance(value, int) for value in evidence.values()):
             return ", ".join(f"{amount} {name}" for name, amount in sorted(evidence.items()))
         case dict() if any(isinstance(value, dict) for value in evidence.values()):
-            return "; ".join(_held(key, value, names) for key, value in evidence.items())
+            parts = []
+            for key, held in evidence.items():
+                name, words = names.get(key, key), _words(held, names)
+                # The amounts on a provider, or all that a consumer holds.
+                is_amounts = (
+                    isinstance(held, dict) and held and all(isinstance(n, int) for n in held.values())
+                )
+                parts.append(f"{words} on {name}" if is_amounts else f"{name}: {words}")
+            return "; ".join(parts)
         case dict():
             return ", ".join(f"{key} {_words(value, names)}" for key, value in evidence.items())
         case list() | tuple():
             return ", ".join(_words(value, names) for value in evidence) or "nothing"
         case _:
             return _named(str(evidence), names)
-
-
-def _held(key: str, held: Any, names: Mapping[str, str]) -> str:
-    """The amounts on a provider, or all that a consumer holds."""
-    if isinstance(held, dict) and held and all(isinstance(value, int) for value in held.values()):
-        return f"{_words(held, names)} on {names.get(key, key)}"
-    return f"{names.get(key, key)}: {_words(held, names)}"
 
 
 def add_history_command(add: grammar.CommandAdder) -> None:

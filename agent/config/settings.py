@@ -230,14 +230,10 @@ def _parse(path: Path, reading: Reading) -> Sections:
         ) from error
     merged: dict[str, dict[str, list[str]]] = {}
     for name, assignments in sections.items():
+        group = merged.setdefault("DEFAULT" if name.upper() == "DEFAULT" else name.lower(), {})
         for option, values in assignments.items():
-            merged.setdefault(_group_name(name), {}).setdefault(option, []).extend(values)
-        merged.setdefault(_group_name(name), {})
+            group.setdefault(option, []).extend(values)
     return merged
-
-
-def _group_name(name: str) -> str:
-    return "DEFAULT" if name.upper() == "DEFAULT" else name.lower()
 
 
 def _check_known(path: Path, sections: Sections, options: Options) -> None:

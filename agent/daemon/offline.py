@@ -8,7 +8,7 @@ what it writes is written to the copy. `adopt` gives this host a uuid.
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,13 +40,20 @@ def copied_state(settings: Settings) -> Iterator[Settings]:
     agent is running, and where the directory cannot be read.
     """
     with TemporaryDirectory(prefix="plimsoll-") as directory:
-        copy = Path(directory) / "state"
+        copy, journal = Path(directory) / "state", settings.state_path / FILE_NAME
         try:
-            with _held(settings.state_path / FILE_NAME):
+            with ExitStack() as lock:
+                with suppress(FileNotFoundError):
+                    lock.callback(os.close, lock_file_itself(journal))
                 if is_there(settings.state_path):
                     shutil.copytree(settings.state_path, copy, ignore=shutil.ignore_patterns("*.lock"))
                 else:
                     copy.mkdir(mode=0o700)
+        except LockHeld as error:
+            raise StateError(
+                f"The agent is running on {settings.state_path}: leave out --offline, or stop the agent.",
+                path=str(journal),
+            ) from error
         except (OSError, shutil.Error) as error:
             raise StateError(
                 f"The state directory {settings.state_path} cannot be read: {error}; run this as root or as "
@@ -55,24 +62,6 @@ def copied_state(settings: Settings) -> Iterator[Settings]:
             ) from error
         driver = replace(settings.driver, state_path=copy, read_only=True)
         yield replace(settings, state_path=copy, driver=driver)
-
-
-@contextmanager
-def _held(journal: Path) -> Iterator[None]:
-    try:
-        descriptor = lock_file_itself(journal)
-    except FileNotFoundError:
-        yield
-        return
-    except LockHeld as error:
-        raise StateError(
-            f"The agent is running on {journal.parent}: leave out --offline, or stop the agent.",
-            path=str(journal),
-        ) from error
-    try:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def preview_reshape(settings: Settings, undo: str | None) -> Preview:

@@ -618,7 +618,10 @@ class BoundedServer:
         while not self._stop.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), self.limits.idle_check_interval_s)
-            self._bound_times()
+            now = time.monotonic()
+            for conn in self._waiting():
+                if conn.due <= now:
+                    self._give_up(conn, "it took too long")
             self._bound_answers()
             self._give_answers()
         self.loop.remove_reader(self._socket)
@@ -746,12 +749,6 @@ class BoundedServer:
     def _give_up(self, conn: _Connection, why: str) -> None:
         conn.give_up(why)
         self.connections.discard(conn)
-
-    def _bound_times(self) -> None:
-        now = time.monotonic()
-        for conn in self._waiting():
-            if conn.due <= now:
-                self._give_up(conn, "it took too long")
 
     def bound_bodies(self, conn: _Connection) -> None:
         """Give up the slowest of the requests that arrive, where their bodies take too much memory."""

@@ -45,8 +45,8 @@ class PlacementSnapshot:
     ) -> "PlacementSnapshot":
         """A snapshot of these records, in the order of their uuids."""
         return cls(
-            _sorted({provider.uuid: provider for provider in providers}),
-            _sorted({consumer.consumer: consumer for consumer in consumers}),
+            dict(sorted({provider.uuid: provider for provider in providers}.items())),
+            dict(sorted({consumer.consumer: consumer for consumer in consumers}.items())),
             frozenset(traits),
             frozenset(resource_classes),
         )
@@ -164,10 +164,6 @@ def _inventories_json(provider: Provider) -> dict[str, Any]:
     return {name: inventory.to_json() for name, inventory in sorted(provider.inventories.items())}
 
 
-def _sorted(values: dict[str, _Value]) -> dict[str, _Value]:
-    return dict(sorted(values.items()))
-
-
 def select_trees(snapshot: PlacementSnapshot, roots: Iterable[str]) -> PlacementSnapshot:
     """The trees whose roots have these names or uuids, their consumers, and the custom names in use there.
 
@@ -175,9 +171,12 @@ def select_trees(snapshot: PlacementSnapshot, roots: Iterable[str]) -> Placement
     then the operator must name that root too.
     """
     tree = ProviderTree(snapshot.providers.values())
-    providers = {
-        provider.uuid: provider for root in roots for provider in tree.subtree(_root(tree, root).uuid)
-    }
+    providers: dict[str, Provider] = {}
+    for name_or_uuid in roots:
+        root = tree.get(name_or_uuid) or tree.by_name(name_or_uuid)
+        if root is None or root.parent is not None:
+            raise UsageError(f"There is no root provider {name_or_uuid!r} in this placement.")
+        providers |= {provider.uuid: provider for provider in tree.subtree(root.uuid)}
     consumers = [
         consumer for consumer in snapshot.consumers.values() if providers.keys() & consumer.allocations.keys()
     ]
@@ -199,13 +198,6 @@ def select_trees(snapshot: PlacementSnapshot, roots: Iterable[str]) -> Placement
     return PlacementSnapshot.of(
         providers.values(), consumers, snapshot.traits & traits, snapshot.resource_classes & classes
     )
-
-
-def _root(tree: ProviderTree, name_or_uuid: str) -> Provider:
-    provider = tree.get(name_or_uuid) or tree.by_name(name_or_uuid)
-    if provider is None or provider.parent is not None:
-        raise UsageError(f"There is no root provider {name_or_uuid!r} in this placement.")
-    return provider
 
 
 # The export document
@@ -600,7 +592,11 @@ class _Checker:
             provider = self._providers.get(uuid)
             for name, amount in used.items():
                 inventory = provider.inventories.get(name) if provider else None
-                if provider is None or inventory is None or amount <= _capacity(inventory):
+                if provider is None or inventory is None:
+                    continue
+                # Not truncated, as Placement compares it.
+                capacity = (inventory.total - inventory.reserved) * inventory.allocation_ratio
+                if amount <= capacity:
                     continue
                 holders = [
                     (consumer.allocations[uuid][name], holder)
@@ -612,7 +608,7 @@ class _Checker:
                 yield BrokenInvariant(
                     "over_capacity",
                     uuid,
-                    f"{_name_and_uuid(provider)} has a capacity of {int(_capacity(inventory))} {name}; "
+                    f"{_name_and_uuid(provider)} has a capacity of {int(capacity)} {name}; "
                     f"{counted(amount, 'is', 'are')} in use.",
                     f"Move or release consumers (the largest: {largest}), or raise the inventory.",
                 )
@@ -645,11 +641,6 @@ class _Checker:
                         f"consumer itself shows {_listed(shown)}.",
                         f"Write its true allocations: PUT /allocations/{consumer}.",
                     )
-
-
-def _capacity(inventory: Inventory) -> float:
-    """The capacity, not truncated, as Placement compares it."""
-    return (inventory.total - inventory.reserved) * inventory.allocation_ratio
 
 
 def _unknown(kind: str, name: str, whose: str, subject: str) -> BrokenInvariant:

@@ -442,7 +442,13 @@ class Card:
     def of(cls, layout: CardLayout) -> "Card":
         """The card that a driver describes."""
         shapes = tuple(
-            (name, shape.size, tuple(sorted({*shape.units.values()})), _items(shape.counters), shape.mode)
+            (
+                name,
+                shape.size,
+                tuple(sorted({*shape.units.values()})),
+                tuple(sorted(shape.counters.items())),
+                shape.mode,
+            )
             for name, shape in layout.shapes.items()
         )
         parts = {
@@ -454,7 +460,7 @@ class Card:
         for (_, unit), part in parts.items():
             units_at.setdefault(part, []).append(unit)
         return cls(
-            _model(layout.slots, _items(layout.counters), shapes),
+            _model(layout.slots, tuple(sorted(layout.counters.items())), shapes),
             parts,
             {part: tuple(units) for part, units in units_at.items()},
             {
@@ -517,10 +523,6 @@ class Card:
 
 _Items = tuple[tuple[str, int], ...]
 _ShapeKey = tuple[str, int, tuple[int, ...], _Items, str]
-
-
-def _items(counters: Mapping[str, int]) -> _Items:
-    return tuple(sorted(counters.items()))
 
 
 @lru_cache(maxsize=64)
@@ -607,12 +609,10 @@ class CardStock:
         free = set(self.functions if functions is None else functions)
         for part in parts:
             units = self.card.units_at[part]
-            unit = next((unit for unit in units if self._function(part, unit) in free), units[0])
-            free.discard(self._function(part, unit) or "")
+            function_of = self.card.function_of
+            unit = next((unit for unit in units if function_of.get((part.shape, unit)) in free), units[0])
+            free.discard(function_of.get((part.shape, unit), ""))
             yield unit
-
-    def _function(self, part: Part, unit: str) -> str | None:
-        return self.card.function_of.get((part.shape, unit))
 
 
 def _count(parts: Iterable[Part], name: str) -> int:

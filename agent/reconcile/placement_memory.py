@@ -27,7 +27,7 @@ from agent.json_checks import read_object
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.snapshot import PlacementSnapshot, from_document, to_document
 from agent.reconcile.one_writer import is_writer_mark
-from agent.shapes import Held, Holders, Usages, turned
+from agent.shapes import Held, Holders, beyond, turned
 from agent.tree import Provider, ProviderTree
 
 LOG = log.get(__name__)
@@ -73,7 +73,11 @@ def check_home(
     if before == home:
         _check_known(client, home, root, granted)
         return False
-    missing = [] if before is None else [claim for claim in granted if not _is_held(client, claim)]
+    missing = [
+        claim
+        for claim in (granted if before is not None else ())
+        if beyond(claim.allocations, client.allocations_of(claim.consumer).allocations)
+    ]
     if missing:
         raise ApplyError(
             f"This host comes from {before}, and {home} does not hold {len(missing)} of its "
@@ -118,15 +122,6 @@ def _check_known(client: PlacementClient, home: str, root: str, granted: Sequenc
 
 def _named(claims: Sequence[Claim]) -> str:
     return first_few([claim.request.name or claim.consumer for claim in claims], NAMED_MAX)
-
-
-def _is_held(client: PlacementClient, claim: Claim) -> bool:
-    held = client.allocations_of(claim.consumer).allocations
-    return all(
-        held.get(provider, {}).get(name, 0) >= amount
-        for provider, amounts in claim.allocations.items()
-        for name, amount in amounts.items()
-    )
 
 
 def _read_home(path: Path) -> str | None:
@@ -265,8 +260,16 @@ class AllocationCache:
                 in_use[uuid].update(amounts)
         if not any(in_use.values()):
             return frozenset()
-        asked = _roomiest(tree, in_use)
-        used = self._client.tree_usages(root, *asked) if asked is not None else None
+        # The class with the most room on one provider, and the least of it that a consumer can have.
+        room: dict[tuple[str, int], int] = {}
+        for provider in tree:
+            for name, inventory in provider.inventories.items():
+                least = -(-inventory.min_unit // inventory.step_size) * inventory.step_size
+                left = inventory.capacity - in_use[provider.uuid].get(name, 0)
+                if least <= inventory.max_unit:
+                    room[name, least] = max(room.get((name, least), 0), left // least)
+        asked = max(room, key=room.__getitem__, default=None)
+        used = self._client.tree_usages(root, *asked) if asked is not None and room[asked] > 0 else None
         if used is None:
             return frozenset(in_use)
         return frozenset(uuid for uuid, amounts in in_use.items() if amounts != Counter(used.get(uuid, {})))
@@ -308,16 +311,3 @@ class SharingProvidersCache:
     def around(self, tree: ProviderTree) -> ProviderTree:
         """The tree with the sharing providers as they are known; no request is made."""
         return ProviderTree((*tree, *(provider for provider in self._known if provider.uuid not in tree)))
-
-
-def _roomiest(tree: ProviderTree, in_use: Usages) -> tuple[str, int] | None:
-    """(class, the least amount of it that a consumer can have) with the most room on one provider, if any."""
-    room: dict[tuple[str, int], int] = {}
-    for provider in tree:
-        for name, inventory in provider.inventories.items():
-            least = -(-inventory.min_unit // inventory.step_size) * inventory.step_size
-            left = inventory.capacity - in_use[provider.uuid].get(name, 0)
-            if least <= inventory.max_unit:
-                room[name, least] = max(room.get((name, least), 0), left // least)
-    most = max(room, key=lambda asked: room[asked], default=None)
-    return most if most is not None and room[most] > 0 else None

@@ -264,7 +264,8 @@ def _reshape(overview: Overview, receipt: Receipt) -> dict[str, object]:
     }
     by_provider: dict[str, list[tuple[str, int, int]]] = {}
     for slot, before in sorted(receipt.before.items()):
-        row = (slot.resource_class, _total(before), _total(receipt.after.get(slot)))
+        was, now = (each.total if each else 0 for each in (before, receipt.after.get(slot)))
+        row = (slot.resource_class, was, now)
         by_provider.setdefault(names.get(slot.provider, slot.provider), []).append(row)
     moved = [
         (
@@ -281,10 +282,6 @@ def _reshape(overview: Overview, receipt: Receipt) -> dict[str, object]:
         "providers": sorted(by_provider.items()),
         "moved": moved,
     }
-
-
-def _total(inventory: object) -> int:
-    return int(getattr(inventory, "total", 0))
 
 
 def _consumer_name(overview: Overview, uuid: str) -> str:

@@ -62,7 +62,18 @@ class MoveChoice:
             )
         claim = self.book.claims.get(self.request.consumer)
         if claim is not None:
-            return MoveStep.BEGIN, self._on_this_host(claim, instance, migration)
+            if self.kind not in (MoveKind.RESIZE, MoveKind.SAME_HOST_RESIZE):
+                raise errors.ClaimConflict(
+                    f"{label(self.request)} is on this host already: a {self.kind} begins on the "
+                    "destination.",
+                    consumer=claim.consumer,
+                )
+            if claim.state is not ClaimState.CLAIMED:
+                raise errors.ClaimConflict(f"{label(self.request)} is {claim.state}: try again after that.")
+            self._check_free(migration)
+            self._check_holds(claim, instance)
+            fit = self._fit(instance)
+            return MoveStep.BEGIN, self._fitted_move(MoveKind.SAME_HOST_RESIZE, MoveRole.BOTH, claim, fit)
         if self.kind is MoveKind.SAME_HOST_RESIZE:
             raise errors.ClaimConflict(
                 f"{label(self.request)} has no claim on this host, so it cannot be resized within it."
@@ -109,20 +120,6 @@ class MoveChoice:
         return MoveStep.ADOPT, self._move(MoveKind.REBUILD, MoveRole.BOTH, old, new, {})
 
     # Where the instance is
-
-    def _on_this_host(
-        self, claim: Claim, instance: ConsumerAllocations, migration: ConsumerAllocations
-    ) -> Move:
-        if self.kind not in (MoveKind.RESIZE, MoveKind.SAME_HOST_RESIZE):
-            raise errors.ClaimConflict(
-                f"{label(self.request)} is on this host already: a {self.kind} begins on the destination.",
-                consumer=claim.consumer,
-            )
-        if claim.state is not ClaimState.CLAIMED:
-            raise errors.ClaimConflict(f"{label(self.request)} is {claim.state}: try again after that.")
-        self._check_free(migration)
-        self._check_holds(claim, instance)
-        return self._fitted_move(MoveKind.SAME_HOST_RESIZE, MoveRole.BOTH, claim, self._fit(instance))
 
     def _from_doubled(self, split: ownership.SplitAllocations, instance: ConsumerAllocations) -> Move:
         """A control plane wrote source and destination for one consumer: give the source's part to the

@@ -550,24 +550,17 @@ class MigrationLinker:
                 handed = self._places.own_part(taken.allocations) if taken is not None else {}
             if taken is None:
                 return None
-            if move is not None and not self._end_superseded(move, held):
-                return None
+            if move is not None:
+                # End a move that was reverted and begun again under another uuid. The instance's turn, which
+                # each operation on the move needs, is taken.
+                if move.role is not MoveRole.SOURCE or move.state is not MoveState.BEGUN:
+                    return None
+                former = self._client.allocations_of(move.migration)
+                if former.allocations or not ownership.may_be_superseded(move, held.generation):
+                    return None
+                self._context.register.step_move(MoveStep.RESTORED, move)
             source = replace(self._source_move(taken, held, other), handed=handed)
             return self._context.register.step_move(MoveStep.ADOPT, source)
-
-    def _end_superseded(self, move: Move, instance: ConsumerAllocations) -> bool:
-        """End a move that was reverted and begun again under another uuid; False: it was not.
-
-        The caller has the instance's turn, which each operation on the move needs.
-        """
-        if move.role is not MoveRole.SOURCE or move.state is not MoveState.BEGUN:
-            return False
-        if self._client.allocations_of(move.migration).allocations or not ownership.may_be_superseded(
-            move, instance.generation
-        ):
-            return False
-        self._context.register.step_move(MoveStep.RESTORED, move)
-        return True
 
     def _source_move(
         self, place: Claim, instance: ConsumerAllocations, migration: ConsumerAllocations

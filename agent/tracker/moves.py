@@ -49,7 +49,20 @@ class MoveOperations:
         self, kind: MoveKind, migration: str, request: ClaimRequest, demand: GuestDemand | None = None
     ) -> Move:
         """See `ResourceTracker.begin_move`."""
-        _check_request(kind, migration, request)
+        check_placeable(request)
+        if kind is MoveKind.LIVE_MIGRATE and request.topology.mem_page_size in ("large", "any"):
+            raise errors.UsageError(
+                f"topology: a live migration keeps the size of the guest's pages, and mem_page_size "
+                f"{request.topology.mem_page_size} does not name one: ask for the size in KiB that "
+                "`plimsoll explain` shows at the source.",
+                migration=migration,
+            )
+        if kind not in BEGINNABLE:
+            raise errors.UsageError(f"kind: a move of kind {kind} cannot be begun.")
+        if migration == request.consumer:
+            raise errors.UsageError(
+                "migration: it has the uuid of the instance, and needs one of its own.", migration=migration
+            )
         with self._context.turns.take_both(request.consumer, migration):
             self._context.admission.check()
             move = self._unfinished_or_ended(migration, request.consumer)
@@ -242,23 +255,6 @@ class MoveOperations:
         if claim is not None and move is None:
             raise errors.ClaimConflict(f"{migration} is an instance with a claim, not a migration.")
         return self._register.move_by_migration(migration)
-
-
-def _check_request(kind: MoveKind, migration: str, request: ClaimRequest) -> None:
-    check_placeable(request)
-    if kind is MoveKind.LIVE_MIGRATE and request.topology.mem_page_size in ("large", "any"):
-        raise errors.UsageError(
-            f"topology: a live migration keeps the size of the guest's pages, and mem_page_size "
-            f"{request.topology.mem_page_size} does not name one: ask for the size in KiB that `plimsoll "
-            "explain` shows at the source.",
-            migration=migration,
-        )
-    if kind not in BEGINNABLE:
-        raise errors.UsageError(f"kind: a move of kind {kind} cannot be begun.")
-    if migration == request.consumer:
-        raise errors.UsageError(
-            "migration: it has the uuid of the instance, and needs one of its own.", migration=migration
-        )
 
 
 def _same(move: Move, kind: MoveKind, request: ClaimRequest) -> Move:

@@ -328,8 +328,8 @@ def _pci(name: str, root: Element, capability: Element, what: str) -> PciDevice:
         class_id=number(capability.findtext("class", "0"), f"{what}: <class>", 0xFFFFFF),
         driver=root.findtext("driver/name", ""),
         numa=None if node == "-1" else number(node, f"{what}: <numa>", 2**16),
-        iommu_devices=_addresses(capability.findall("iommuGroup/address"), what),
-        vfs=() if virtual is None else _addresses(virtual.findall("address"), what),
+        iommu_devices=tuple(pci_address(each, what) for each in capability.findall("iommuGroup/address")),
+        vfs=() if virtual is None else tuple(pci_address(each, what) for each in virtual.findall("address")),
         vfs_max=None if virtual is None else number(virtual.get("maxCount", "0"), f"{what}: maxCount"),
         physical_function=None if physical is None else pci_address(physical, what),
         mdev_types=mdev_types,
@@ -337,10 +337,6 @@ def _pci(name: str, root: Element, capability: Element, what: str) -> PciDevice:
             "capability[@type='vpd']/fields[@access='readonly']/serial_number", ""
         ).strip(),
     )
-
-
-def _addresses(elements: Iterable[Element], what: str) -> tuple[str, ...]:
-    return tuple(pci_address(element, what) for element in elements)
 
 
 def _id(capability: Element, tag: str, what: str) -> str:

@@ -397,8 +397,12 @@ class Model:
 
     def apply(self, draft: Draft) -> None:
         """Take over the changes of a committed draft; the caller holds the lock."""
-        _replace_all(self.traits, draft.traits)
-        _replace_all(self.resource_classes, draft.resource_classes)
+        for names, changes in ((self.traits, draft.traits), (self.resource_classes, draft.resource_classes)):
+            for name, created_at in changes.items():
+                if created_at is None:
+                    names.pop(name, None)
+                else:
+                    names[name] = created_at
         for uuid, provider in draft.providers.items():
             self._put_provider(uuid, provider)
         for uuid, consumer in draft.consumers.items():
@@ -468,14 +472,6 @@ class Model:
 
 def _as_keys(key: str | None) -> tuple[str, ...]:
     return () if key is None else (key,)
-
-
-def _replace_all(names: dict[str, float], changes: Mapping[str, float | None]) -> None:
-    for name, created_at in changes.items():
-        if created_at is None:
-            names.pop(name, None)
-        else:
-            names[name] = created_at
 
 
 def _reindex(

@@ -166,7 +166,7 @@ def ovs_providers(host: str, settings: OvsSettings) -> Iterator[DescribedProvide
     yield DescribedProvider(
         name=switch,
         parent=host,
-        inventories=_inventories(settings.rates, settings.rate_defaults),
+        inventories={name: settings.rate_defaults.inventory(total) for name, total in settings.rates.items()},
         traits=VNIC_TRAITS,
         device="ovs",
     )
@@ -175,14 +175,12 @@ def ovs_providers(host: str, settings: OvsSettings) -> Iterator[DescribedProvide
         yield DescribedProvider(
             name=f"{switch}_{bridge}",
             parent=switch,
-            inventories=_inventories(amounts, settings.bandwidth_defaults),
+            inventories={
+                name: settings.bandwidth_defaults.inventory(total) for name, total in amounts.items()
+            },
             traits=VNIC_TRAITS | of_tunnels | physical_network_trait(settings.networks.get(bridge)),
             device=f"ovs:{bridge}",
         )
-
-
-def _inventories(amounts: Amounts, defaults: InventoryDefaults) -> dict[str, DescribedInventory]:
-    return {name: defaults.inventory(total) for name, total in amounts.items()}
 
 
 def _amounts(option: str, values: Mapping[str, Any], classes: tuple[str, ...]) -> dict[str, Amounts]:
