@@ -44,7 +44,11 @@ def migration_share(old: Allocations, new: Allocations, is_own: IsOwn) -> Alloca
 
 def same_amounts(first: Allocations, second: Allocations) -> bool:
     """Whether both have the same sum: a reshape moves amounts to other providers and classes, and no more."""
-    return _sum(first) == _sum(second)
+    one, other = (
+        sum(amount for amounts in allocations.values() for amount in amounts.values())
+        for allocations in (first, second)
+    )
+    return one == other
 
 
 def restored_allocations(move: Move, migration: Allocations) -> Allocations:
@@ -382,7 +386,3 @@ def _own_part(allocations: Allocations, is_own: IsOwn) -> Allocations:
 
 def _without_empty(allocations: Allocations) -> Allocations:
     return {uuid: amounts for uuid, amounts in allocations.items() if amounts}
-
-
-def _sum(allocations: Allocations) -> int:
-    return sum(amount for amounts in allocations.values() for amount in amounts.values())

@@ -233,23 +233,16 @@ class _PartSearch:
         state = (index, division.open_places)
         if state in self._failed or self._steps >= STEPS_MAX:
             return None
-        for part in self._choices(division, self._names[index]):
+        name = self._names[index]
+        best = division.best_start(name)
+        for start in sorted(division.starts(name), key=lambda start: (start != best, -start)):
+            part = Part(name, start)
             self._steps += 1
             rest = self.run(division.with_part(part), index + 1)
             if rest is not None:
                 return (part, *rest)
         self._failed.add(state)
         return None
-
-    @staticmethod
-    def _choices(division: Division, name: str) -> Iterator[Part]:
-        best = division.best_start(name)
-        if best is None:
-            return
-        yield Part(name, best)
-        for start in reversed(division.starts(name)):
-            if start != best:
-                yield Part(name, start)
 
 
 VFS = "virtual functions"

@@ -94,23 +94,20 @@ def _bearers(moves: Mapping[str, Move], guests: Iterable[Guest]) -> dict[str, st
     Such a guest leaves this host, or is resized on it and still has exact units of its old claim.
     """
     used = {guest.uuid: {(unit.resource_class, unit.unit) for unit in guest.units} for guest in guests}
-    return {
-        move.instance: migration
-        for migration, move in moves.items()
-        if not move.ended
-        and (move.role is MoveRole.SOURCE or _has_old_units(move, used.get(move.instance, set())))
-    }
-
-
-def _has_old_units(move: Move, used: Collection[tuple[str, str]]) -> bool:
-    """Whether a guest that uses these (class, unit) has the old claim of a resize on this host."""
-    if move.kind is not MoveKind.SAME_HOST_RESIZE or move.new is None:
-        return False
-    old, new = (
-        {(name, unit) for _, name, unit in claim.exact if (name, unit) in used}
-        for claim in (move.old, move.new)
-    )
-    return bool(old - new) and not new - old
+    bearers = {}
+    for migration, move in moves.items():
+        if move.ended:
+            continue
+        is_bearer = move.role is MoveRole.SOURCE
+        if not is_bearer and move.kind is MoveKind.SAME_HOST_RESIZE and move.new is not None:
+            old, new = (
+                {(name, unit) for _, name, unit in claim.exact} & used.get(move.instance, set())
+                for claim in (move.old, move.new)
+            )
+            is_bearer = bool(old - new) and not new - old
+        if is_bearer:
+            bearers[move.instance] = migration
+    return bearers
 
 
 def used_instead(

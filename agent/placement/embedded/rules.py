@@ -462,10 +462,10 @@ def check_consumers(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
             consumer = draft.consumer(write.uuid)
             expected = None if consumer is None else consumer.generation
             if write.generation != expected:
+                known, given = ("null" if each is None else each for each in (expected, write.generation))
                 raise RequestRefused(
                     CONCURRENT_UPDATE,
-                    f"consumer generation conflict for {write.uuid}: "
-                    f"expected {_generation_text(expected)} but got {_generation_text(write.generation)}.",
+                    f"consumer generation conflict for {write.uuid}: expected {known} but got {given}.",
                 )
     for write in writes:
         for provider_uuid in write.allocations:
@@ -473,10 +473,6 @@ def check_consumers(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
                 raise RequestRefused(
                     BAD_REQUEST, f"Allocation for resource provider '{provider_uuid}', which is not."
                 )
-
-
-def _generation_text(generation: int | None) -> str:
-    return "null" if generation is None else str(generation)
 
 
 def _consumer(draft: Draft, write: ConsumerWrite, old: ConsumerRecord | None) -> ConsumerRecord:
