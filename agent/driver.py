@@ -140,7 +140,7 @@ class Description:
     `reportable` are the standard traits that the driver could report. The agent takes those that the driver
     does not report on a described provider away from it, also where another program put them there.
     A driver that could not read something leaves out the traits that follow from it. `problems` are sentences
-    on devices that are not as the operator's options say, and on what is offered to nobody.
+    on devices that are not as the operator's options say, and on what no guest is offered.
     """
 
     providers: tuple[DescribedProvider, ...]

@@ -11,6 +11,7 @@ https://libvirt.org/formatdomain.html#cpu-model-and-topology
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 from xml.etree import ElementTree
 
 from agent.device_names import EPC_CLASS
@@ -595,9 +596,7 @@ def build_model(
     parent_of = _parent_names(host_and_cells, settings)
     contexts = card_contexts(devices, settings.devices, named, missing)
     cards = (
-        *describe_cards(
-            (each for each in contexts if not mixed_sizes.offers_sizes(each)), settings.name, parent_of
-        ),
+        *describe_cards(filterfalse(mixed_sizes.offers_sizes, contexts), settings.name, parent_of),
         *mixed_sizes.describe_mixed(filter(mixed_sizes.offers_sizes, contexts), settings.name, parent_of),
     )
     pages = page_providers(settings.name, cells, report_numa=settings.report_numa)
@@ -608,6 +607,7 @@ def build_model(
     cpuless = memory.cpuless_providers(alone, devices.memory_cells, settings.cpuless, guests, parent_of)
     cards = with_peers(cards, devices, settings.devices.peers, settings.name)
     providers = (*host_and_cells, *keys, *enclaves, *pages, *cpuless, *cards, *switch)
+    unusable += unusable_modes(providers, host.guests)
     locations = unit_locations(providers, devices, settings.devices, missing)
     located = [
         GuestDomain(with_devices_of_domain(guest, domain, encryption, host.pmem, settings, near), domain)
@@ -624,11 +624,7 @@ def build_model(
             providers,
             moves,
             reportable_traits(host) | tpm_secret_traits(settings.tpm_secrets),
-            (
-                *mixed_sizes.contradictions(devices, settings.devices),
-                *unusable,
-                *unusable_modes(providers, host.guests),
-            ),
+            (*mixed_sizes.contradictions(devices, settings.devices), *unusable),
         ),
         replace(describe_topology(host, settings.host), near=near),
         tuple(guest_domain.guest for guest_domain in located),
