@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -146,3 +146,25 @@ def test_a_step_is_taken_only_while_the_finding_is_as_it_was(step: Repair, now: 
         with pytest.raises(PlacementConflict, match="has changed since the audit read it"):
             repairer.repair(here, finding)
         assert done == []
+
+
+@pytest.mark.parametrize(
+    ("state", "taken"),
+    [(MoveState.BEGUN, (CONSUMER, MIGRATION)), (MoveState.CONFIRMED, (CONSUMER,))],
+)
+def test_a_row_is_judged_in_the_turns_of_its_instance_and_of_the_migration_under_way(
+    state: MoveState, taken: tuple[str, ...]
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def take(*consumers: str) -> AbstractContextManager[None]:
+        asked.append(consumers)
+        return nullcontext()
+
+    seen = observe(moves=(a_move(state),), guests=(running(CONSUMER, VCPU=2),))
+    snapshot = SimpleNamespace(claims=seen.claims, moves=seen.moves)
+    turns = SimpleNamespace(take=take, take_both=take)
+    tracker: Any = SimpleNamespace(turns=turns, view=SimpleNamespace(snapshot=lambda: snapshot))
+    no: Any = None
+    judged = AuditReader(tracker, no, "host", no, no).judge_row(seen, CONSUMER)
+    assert asked == [taken] and all(finding.subject == CONSUMER for finding in judged)

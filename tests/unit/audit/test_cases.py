@@ -266,6 +266,21 @@ def test_claims_do_not_follow_where_one_of_their_units_stays_with_another(
     assert steps == () and told_why.startswith("Nothing is repaired") and told in told_why
 
 
+def test_two_claims_do_not_follow_to_the_same_unit() -> None:
+    """No claim has it; the guests of both name it."""
+    claims = claimed({"PCPU": 1}, {"PCPU": 1})
+    host = uuid_of("host")
+    given = {unit for claim in claims.values() for _, _, unit in claim.exact}
+    free = next(unit for unit in UNITS[host]["PCPU"] if unit not in given)
+    guests = [running(consumer, UsedUnit("PCPU", free, "host"), PCPU=1) for consumer in claims]
+    first, second = claims.values()
+    later = observe(claims, guests=guests)
+    assert obstacle(later, [replace(each, units={host: {"PCPU": (free,)}}) for each in (first, second)]) == (
+        f"Nothing is repaired while the guests {first.consumer} and {second.consumer} have the same "
+        f"PCPU {free}: take it from one of them."
+    )
+
+
 def test_a_finding_says_what_a_claim_that_is_older_than_its_guest_waits_for() -> None:
     more = {uuid_of("host"): {"VCPU": 2}, NIC: {"SRIOV_NET_VF": 1}}
     claims = {CONSUMER: CLAIM, SECOND.consumer: SECOND}

@@ -212,6 +212,11 @@ def test_what_has_vanished_while_it_is_allocated_is_told_once() -> None:
     assert [*ShrunkInventory().judge_host(of_the_pool)] == [], "a pool that several hosts share"
 
 
+def test_a_claim_is_not_taken_for_what_the_agent_of_another_host_wrote() -> None:
+    elsewhere = consumer_case(observe(guests=(running(CONSUMER, VCPU=1),)), {ELSEWHERE: {"VCPU": 1}})
+    assert UnclaimedInstance().judge_consumer(elsewhere) is None
+
+
 def test_a_guest_that_uses_one_of_something_is_claimed_for() -> None:
     for guest, repaired in ((running(CONSUMER, VCPU=1), True), (running(CONSUMER, VCPU=0), False)):
         finding = UnclaimedInstance().judge_consumer(consumer_case(observe(guests=(guest,)), {}))
