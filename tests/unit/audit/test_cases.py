@@ -160,6 +160,24 @@ def test_a_claim_without_allocation_here_may_have_its_migration_here() -> None:
     assert consumer_case(runs, THERE).possible_holders == ()
 
 
+@pytest.mark.parametrize(
+    ("placed", "evident"),
+    [
+        ({MIGRATION: HERE}, True),
+        ({}, False),
+        ({MIGRATION: HERE, uuid_of("another"): HERE}, False),
+        ({MIGRATION: {uuid_of("host"): {"VCPU": 1}}}, False),
+    ],
+    ids=["one consumer", "none", "two consumers", "one with less"],
+)
+def test_the_place_of_a_claim_is_evident_where_one_consumer_alone_has_just_that(
+    placed: dict[str, Allocations], *, evident: bool
+) -> None:
+    left = replace(observe(CLAIMS, placed=placed), elsewhere={CONSUMER: THERE})
+    assert consumer_case(left, THERE).place_is_evident is evident
+    assert consumer_case(replace(left, claims={}), THERE).place_is_evident is False
+
+
 def test_a_row_has_what_the_instance_and_its_migration_have() -> None:
     move = a_move(MoveState.BEGUN)
     guest = running(CONSUMER, VCPU=2)
