@@ -410,10 +410,11 @@ class Restriction:
     """What the consumer's later fits must give it.
 
     `units` are exact units that it must get; of their classes it gets no others, but of those in `others`.
-    `bound` {group suffix: provider uuids} restricts its groups to these providers, and `dealt` says which of
-    the `units` each group gets. `pins` {guest CPU: host CPU}, `emulator` (a host CPU) and `cells`
-    {guest cell: host cell} say where its CPUs, its emulator's threads and its cells must be. `memory` is what
-    a guest without cells must have in certain cells of the host or in large pages.
+    `bound` {group suffix, or ":CLASS" of the unsuffixed group: provider uuids} restricts its groups to these
+    providers, and `dealt` says which of the `units` each suffixed group gets. `pins` {guest CPU: host CPU},
+    `emulator` (a host CPU) and `cells` {guest cell: host cell} say where its CPUs, its emulator's threads and
+    its cells must be. `memory` is what a guest without cells must have in certain cells of the host or in
+    large pages.
     """
 
     units: Units = field(default_factory=dict)

@@ -494,9 +494,9 @@ class _DeviceSearch:
         if device.unit in self.units.get(uuid, {}).get(name, ()):
             return f"is {device.unit}, which another element names, too"
         add_units(self.units, uuid, name, device.unit)
+        if self.bound.setdefault(suffix or f":{name}", frozenset({uuid})) != {uuid}:
+            return f"is {device.unit}, which is not on the provider of the other devices of its group"
         if suffix:
-            if self.bound.setdefault(suffix, frozenset({uuid})) != {uuid}:
-                return f"is {device.unit}, which is not on the provider of the other devices of its group"
             add_units(self.dealt, suffix, name, device.unit)
         return None
 

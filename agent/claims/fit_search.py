@@ -37,11 +37,11 @@ class ProviderIndex:
     """The providers that can serve this host: those of its tree, and the sharing ones of its aggregates.
 
     `providers` and `by_class` {class: providers with inventory of it} are in the order of choice. `ways` are
-    the classes that exclude each other on a provider. `bound` is {group suffix: uuids of the only providers
-    that may serve the group}, `cordoned` {provider uuid: {class: number}} are the idle units that are
-    withheld: cordoned by an operator, or unhealthy. `cards` {provider uuid: what is left} are cards whose
-    classes share their room, `caps` {class: most} hold for the whole host. `withheld` are the classes of
-    which a consumer gets no more than it has, see `DescribedProvider`. The index is made once for each tree.
+    the classes that exclude each other on a provider. `bound` are the only providers that may serve a group,
+    as in a Restriction, `cordoned` {provider uuid: {class: number}} are the idle units that are withheld:
+    cordoned by an operator, or unhealthy. `cards` {provider uuid: what is left} are cards whose classes share
+    their room, `caps` {class: most} hold for the whole host. `withheld` are the classes of which a consumer
+    gets no more than it has, see `DescribedProvider`. The index is made once for each tree.
     """
 
     tree: ProviderTree
@@ -151,7 +151,7 @@ class HostStock:
             reason = self._short(provider, name, amount)
             if reason:
                 yield name, reason
-        if provider.uuid not in self.host.bound.get(group.suffix, (provider.uuid,)):
+        if provider.uuid not in self.host.bound.get(group.suffix or f":{first}", (provider.uuid,)):
             yield first, "the guest is bound to another one"
         for clause in self.trait_obstacles(group, provider):
             yield first, clause

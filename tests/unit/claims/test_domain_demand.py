@@ -11,7 +11,7 @@ from kits.tracker import provider, uuid_of
 
 from agent.claims.attribution import Place
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState, Fit
 from agent.claims.domain_demand import (
     GATE_USER,
     DomainDemand,
@@ -91,14 +91,20 @@ def faults(*devices: NeededDevice, asked: ClaimRequest = ASKED, needs: DomainNee
     return list(refused.value.details["contradictions"])
 
 
-def given(found: DomainDemand) -> dict[str, str]:
-    """{suffix: the unit that its group gets}, of a fit on an empty host."""
+def fit_of(found: DomainDemand) -> Fit:
+    """A fit on an empty host."""
     book = Book()
     book.refresh(DEVICES.host, {}, UNITS)
     request = with_device_groups(found.request, DEVICES.aliases, TREE, UNITS)
     book.restrict(request.consumer, found.restriction)
     fit = book.fit(request)
     assert fit.fits, fit.shortfalls
+    return fit
+
+
+def given(found: DomainDemand) -> dict[str, str]:
+    """{suffix: the unit that its group gets}, of a fit on an empty host."""
+    fit = fit_of(found)
     return {suffix: unit for suffix, of in fit.group_units.items() for (unit,) in of.values()}
 
 
@@ -211,10 +217,24 @@ def test_a_device_that_the_domain_names_is_the_one_of_its_class_that_is_asked_fo
     vgpu = NeededDevice(DeviceKind.MEDIATED, unit=MDEV(2))
     found = demand(port("", "0000:81:10.2"), vgpu, asked=asked)
     assert found.request.resources == {"VCPU": 4, "MEMORY_MB": 4096, "VGPU": 1, "SRIOV_NET_VF": 1}
-    assert found.restriction.units == {
+    assert fit_of(found).units == {
         "nic1": {"SRIOV_NET_VF": ("0000:81:10.2",)},
         "m60": {"VGPU": (MDEV(2),)},
     }
+
+
+def test_what_is_asked_for_beyond_the_named_devices_may_be_any_other() -> None:
+    asked = replace(ASKED, groups=(RequestGroup("", {"SRIOV_NET_VF": 2}),))
+    units = fit_of(demand(port("", "0000:81:10.2"), asked=asked)).units
+    assert sum(len(of["SRIOV_NET_VF"]) for of in units.values()) == 2
+    assert "0000:81:10.2" in units.get("nic1", {}).get("SRIOV_NET_VF", ()), units
+
+
+def test_what_is_asked_for_without_a_name_comes_from_one_provider() -> None:
+    """So Placement gives it."""
+    asked = replace(ASKED, groups=(RequestGroup("", {"SRIOV_NET_VF": 2}),))
+    (fault,) = faults(port("", "0000:41:10.0"), port("", "0000:81:10.2"), asked=asked)
+    assert "0000:81:10.2, which is not on the provider of the other devices" in fault
 
 
 def test_a_port_is_not_put_on_any_network() -> None:
