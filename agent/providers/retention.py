@@ -190,8 +190,8 @@ def count_gone(
         more = replace(now, total=total, max_unit=total if now.max_unit == now.total else now.max_unit)
         tree = tree.with_provider(provider.with_inventory(name, more))
         classes[uuid] = classes.get(uuid, frozenset()) | {name}
-        rest = "the rest of the inventory can be given"
-        rest = "the card gives nothing else" if uuid in resolved.cards else rest
+        is_card = uuid in resolved.cards
+        rest = "the card gives nothing else" if is_card else "the rest of the inventory can be given"
         for consumer in sorted({*holders.values()}):
             lost = sorted(unit for unit in holders if holders[unit] == consumer)
             release = f"release the claim {by_force(consumer)}"
