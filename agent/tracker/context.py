@@ -18,7 +18,7 @@ from agent.claims.fit import ProviderIndex
 from agent.claims.refusal import label, refused_by_placement
 from agent.claims.request import ClaimRequest, named_as
 from agent.driver import Guest
-from agent.errors import by_force
+from agent.errors import StateError, by_force
 from agent.moves.ownership import SplitAllocations, split_allocations
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import WriteOutcome, WriteRefused
@@ -345,8 +345,8 @@ class TrackerContext:
         consumer = held.consumer
         unheld = self.register.under_lock(lambda book: book.unheld_by(consumer))
         with self.register.reserved(choose) as after:
+            write = write_of(after)
             if held.allocations != after.allocations:  # an earlier attempt may have been done
-                write = write_of(after)
                 outcome = self.send_in_reserved(
                     consumer,
                     unheld,
@@ -359,7 +359,11 @@ class TrackerContext:
                 if kind is DoubtKind.REPLACE:
                     self.writer.secure(consumer)
             step = ClaimStep.REPLACE if kind is DoubtKind.REPLACE else ClaimStep.FOUND
-            self.register.step_claim(step, consumer, after)
+            try:
+                self.register.step_claim(step, consumer, after)
+            except StateError:
+                self.writer.doubt_again(kind, write)
+                raise
         return after
 
     def may_be_stale(self, providers: Collection[str]) -> bool:

@@ -310,6 +310,13 @@ class GuardedWriter:
                 self.secure(write.consumer, written=replace(write, generation=BARRED + 1))
         return outcome
 
+    def doubt_again(self, kind: DoubtKind, write: ConsumerAllocations) -> None:
+        """Open the doubt of a write that Placement has done and that the agent's journal did not follow.
+
+        So the agent compares the claim with what Placement holds, as after a write without an answer.
+        """
+        self._doubts.restore(self._doubts.begin(kind, (_part(write),), durable=False)[0])
+
     def _expect_writes_of_others(self, parts: Iterable[DoubtfulWrite]) -> None:
         """The first write among the parts has met a bar. Of its own bars the agent knows the writes."""
         for part in parts:

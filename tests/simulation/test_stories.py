@@ -574,6 +574,20 @@ def test_a_claim_whose_commit_fails_is_made_when_it_is_asked_for_again(commits: 
         assert story.held("web1") == WEB and story.claim_of("a", "web1").state == "claimed"
 
 
+@pytest.mark.parametrize("commits", [1, 2, 3, 4])
+def test_placement_holds_what_is_claimed_although_the_journal_did_not_take_a_new_claim(commits: int) -> None:
+    with Story("a", pooled=True) as story:
+        a, small = story.host("a"), {"VCPU": 1, "MEMORY_MB": 1024}
+        assert a.gate_lets_in("web1", **small, DISK_GB=40).granted
+        story.waits(130)
+        a.gate_sees_end("web1")
+        a.journal_fails_later(commits)
+        a.gate_lets_in("web1", **small, DISK_GB=20)
+        a.guest_goes("web1")
+        a.guest_starts("web1")
+        story.comes_to_rest()
+
+
 def test_a_release_whose_commit_stalls_does_not_free_what_a_guest_uses() -> None:
     with Story("a") as story:
         a = story.host("a")
