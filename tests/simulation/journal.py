@@ -171,7 +171,12 @@ class Cluster:
         self.is_silent = [False for _ in self._addresses]
         self.is_dead = [False for _ in self._addresses]
         self._keys: dict[str, float] = {}
-        """{idempotency key of a write that was answered: when}"""
+        """{idempotency key of a write that was answered: when it was first asked for}
+
+        From then on a client repeats it for `KEPT_S` at most. The servers count from its row, which may be
+        older than the answer: one that is killed between them leaves the answer to another server.
+        """
+        self._asked: dict[str, float] = {}
         self.active: int | None = None
         self._latest = 0
         """The last one that was active: what it knows is acknowledged."""
@@ -210,6 +215,8 @@ class Cluster:
     def request(self, at: int, method: str, *asked: Any, key: str | None = None, **how: Any) -> Any:
         """An answer of that server. Raises ServerDied where it is killed meanwhile."""
         core = self.cores[at]
+        if key is not None:
+            self._asked.setdefault(key, self._scheduler.now)
         if method == "GET" and not core._home.is_active:
             self._follow(core._store)  # as it does each 100 ms
         try:
@@ -218,7 +225,7 @@ class Cluster:
             self.kill(at)
             raise
         if key is not None and core._home.is_active:
-            self._keys.setdefault(key, self._scheduler.now)
+            self._keys[key] = self._asked[key]
         return answer
 
     # Who is active
@@ -297,7 +304,7 @@ class Cluster:
             return
         was, now = of_latest.model, store.model
         old = self._scheduler.now - KEPT_S
-        keys = [key for key, answered_at in self._keys.items() if answered_at > old]
+        keys = [key for key, asked_at in self._keys.items() if asked_at > old]
         for what, differs in (
             ("the providers", list(was.providers.items()) != list(now.providers.items())),
             ("the consumers", was.consumers != now.consumers),
