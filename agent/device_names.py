@@ -44,6 +44,9 @@ PORTS = frozenset({"SRIOV_NET_VF", VDPA_CLASS})
 MIGRATION_DRIVER_PREFIX = "CUSTOM_VFIO_DRIVER_"
 """How the trait begins that names the driver of VFIO which migrates the functions of a card."""
 
+PLAIN_VFIO, PLAIN_VFIO_TRAIT = "vfio-pci", f"{MIGRATION_DRIVER_PREFIX}VFIO_PCI"
+"""VFIO's own driver, which migrates nothing, and the trait of a card whose free functions stay under it."""
+
 VGPU_DRIVER_PREFIX = "CUSTOM_VGPU_DRIVER_NVIDIA_"
 """How the trait begins that has the branch of the host's vGPU driver, such as 550."""
 
@@ -302,7 +305,8 @@ def mdev_types(traits: Iterable[str]) -> frozenset[str]:
 
 def migration_drivers(traits: Iterable[str]) -> frozenset[str]:
     """Those of the traits that name a driver of VFIO which migrates the functions of a card."""
-    return frozenset(trait for trait in traits if trait.startswith(MIGRATION_DRIVER_PREFIX))
+    named = (trait for trait in traits if trait.startswith(MIGRATION_DRIVER_PREFIX))
+    return frozenset(named) - {PLAIN_VFIO_TRAIT}
 
 
 def vgpu_branches(traits: Iterable[str]) -> frozenset[int]:

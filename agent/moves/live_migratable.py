@@ -2,12 +2,14 @@
 
 A passed-through device can be live-migrated only if its driver can save its state. Drivers report that of the
 devices that they know; operators declare it, or the contrary, by `live_migratable` in [pci] device_spec, and
-by that of an alias which devices they mean. Network ports are not checked: the mover of the guest
+by that of an alias which devices they mean. Network ports need no such declaration: the mover of the guest
 detaches them at the source and attaches others at the destination.
 
 A mediated device can be live-migrated only to one of the same type, a function only to one under the same
 driver of VFIO, a vGPU to no older driver: the destination reads what the source has from the traits of its
-cards in Placement. Where one of the two sides does not tell, the migration begins.
+cards in Placement. Where one of the two sides does not tell, the migration begins. A function, also a port,
+whose driver migrates it at the source does not go to one that stays under VFIO's plain driver, which takes
+over no state; one that does not migrate may go there, since it is detached.
 
 Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (live migration of PCI devices),
 https://docs.openstack.org/nova/latest/admin/virtual-gpu.html (live migration of mediated devices).
@@ -22,6 +24,7 @@ from agent.claims.request import ClaimRequest, is_device_group
 from agent.device_names import (
     LIVE_MIGRATABLE,
     MIGRATION_DRIVER_PREFIX,
+    PLAIN_VFIO_TRAIT,
     PORTS,
     TYPES,
     mdev_types,
@@ -42,7 +45,8 @@ def classes_to_compare(request: ClaimRequest, host: ProviderIndex) -> frozenset[
     return frozenset(
         name
         for name in request.resources
-        if any(kind.here(name, host) for kind in _KINDS) or _branches_here(name, host)
+        if any(kind.told(card.traits) for kind in _KINDS for card in host.by_class.get(name, ()))
+        or _branches_here(name, host)
     )
 
 
@@ -51,7 +55,7 @@ def check_source(request: ClaimRequest, at_source: SourceTraits, host: ProviderI
     for name, traits in at_source.items():
         for kind in _KINDS:
             wanted, here = kind.of(traits), kind.here(name, host)
-            if wanted and here and not wanted & here:
+            if wanted and here and not traits & here:
                 raise kind.refusal(request, name, wanted, f"this host has {_names(here)}")
         wanted_branches, branches = vgpu_branches(traits), _branches_here(name, host)
         if wanted_branches and branches and max(branches) < max(wanted_branches):
@@ -64,13 +68,21 @@ def check_source(request: ClaimRequest, at_source: SourceTraits, host: ProviderI
             )
 
 
-def with_source(request: ClaimRequest, at_source: SourceTraits) -> ClaimRequest:
-    """The request, with what must be as at the source as required traits of the groups that ask for it."""
+def with_source(request: ClaimRequest, at_source: SourceTraits, host: ProviderIndex) -> ClaimRequest:
+    """The request, with what must be as at the source as required traits of the groups that ask for it.
+
+    Where this host has no such trait, a group is kept off the cards that can take over nothing.
+    """
     groups = []
     for group in request.groups:
-        at = (at_source.get(name, frozenset()) for name in sorted(group.resources))
-        wanted = (kind.of(traits) for traits in at for kind in _KINDS)
-        groups.append(replace(group, required=(*group.required, *filter(None, wanted))))
+        required, forbidden = list(group.required), group.forbidden
+        names = sorted(group.resources.keys() & at_source.keys())
+        for kind in _KINDS:
+            wanted = {name: kind.of(at_source[name]) for name in names}
+            required += filter(None, (wanted[name] & kind.here(name, host) for name in names))
+            if names and all(wanted[name] and not kind.useless & at_source[name] for name in names):
+                forbidden |= kind.useless
+        groups.append(replace(group, required=tuple(required), forbidden=forbidden))
     return replace(request, groups=tuple(groups))
 
 
@@ -84,23 +96,34 @@ def check_chosen(
             continue
         for name in sorted(amounts.keys() & at_source.keys()):
             for kind in _KINDS:
-                wanted, here = kind.of(at_source[name]), kind.of(provider.traits)
-                if wanted and here and not wanted & here:
+                wanted, here = kind.of(at_source[name]), kind.told(provider.traits)
+                if wanted and here and not at_source[name] & here:
                     free = f"what is free here is on {provider.name}, which has {_names(here)}"
                     raise kind.refusal(request, name, wanted, free)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What must be the same on both sides: which traits tell it, and how a sentence says it."""
+    """What must be the same on both sides: which traits tell it, and how a sentence says it.
+
+    `useless` are traits of cards that can take over nothing of this kind. They count at the destination. At
+    the source they say that the guest has devices which do not migrate, too, and any card is for those.
+    """
 
     of: Callable[[Iterable[str]], frozenset[str]]
     noun: str
     remedy: str
+    useless: frozenset[str] = frozenset()
+
+    def told(self, traits: frozenset[str]) -> frozenset[str]:
+        """Those of the traits that say what a card can take over, or that it can take over nothing."""
+        return self.of(traits) | self.useless & traits
 
     def here(self, name: str, host: ProviderIndex) -> frozenset[str]:
-        """The traits of this kind of the host's cards that have the class."""
-        return frozenset().union(*(self.of(provider.traits) for provider in host.by_class.get(name, ())))
+        """What the host's cards with the class tell; nothing where one that tells nothing may do."""
+        told = [self.told(card.traits) for card in host.by_class.get(name, ())]
+        every = frozenset().union(*told)
+        return every if every - self.useless or all(told) else frozenset()
 
     def refusal(self, request: ClaimRequest, name: str, wanted: frozenset[str], here: str) -> Refused:
         """The refusal of a device that is of another kind here."""
@@ -118,6 +141,7 @@ _KINDS = (
         migration_drivers,
         "under the driver of VFIO",
         "have the same driver here: `plimsoll doctor --device ADDRESS` names the one of a device",
+        frozenset({PLAIN_VFIO_TRAIT}),
     ),
 )
 
@@ -128,10 +152,8 @@ def _branches_here(name: str, host: ProviderIndex) -> frozenset[int]:
 
 def _names(traits: frozenset[str]) -> str:
     """The names of the drivers; the traits of types of mediated devices as they are."""
-    drivers = migration_drivers(traits)
-    names = (
-        each.removeprefix(MIGRATION_DRIVER_PREFIX).lower() if each in drivers else each for each in traits
-    )
+    prefix = MIGRATION_DRIVER_PREFIX
+    names = (each.removeprefix(prefix).lower() if each.startswith(prefix) else each for each in traits)
     return ", ".join(sorted(names))
 
 

@@ -163,7 +163,7 @@ class MoveChoice:
     # Where it fits
 
     def _fit(self, instance: ConsumerAllocations) -> Fit:
-        request = live_migratable.with_source(self.request, self.at_source)
+        request = live_migratable.with_source(self.request, self.at_source, self.book.host)
         fit = self.book.fit_move(request, self.migration, instance.allocations)
         if not fit.fits:
             raise does_not_fit(self.request, fit.shortfalls)

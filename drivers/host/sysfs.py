@@ -387,16 +387,27 @@ class Sysfs:
             if migrates is not None:
                 return bound if migrates else None
         else:
-            alias = (read_text(path / "modalias") or "").replace("pci:", "vfio_pci:", 1)
-            driver = next((name for pattern, name in self._vfio_aliases() if fnmatchcase(alias, pattern)), "")
+            driver = self.variant(address) or ""
         # These drivers migrate virtual functions alone, also where a whole card has the same ids.
         migrates = driver.replace("-", "_") in _MIGRATES and (path / "physfn").exists()
         return driver if migrates else None
 
-    def _vfio_aliases(self) -> Sequence[tuple[str, str]]:
+    def variant(self, address: str) -> str | None:
+        """The driver of VFIO that libvirt (from 10.0) binds to this device before the plain one; "" for none.
+
+        None where the kernel's list cannot be read. libvirt does so also where the plain one is bound, if the
+        domain has managed='yes'. Source: virPCIDeviceBindToStub in src/util/virpci.c of libvirt.
+        """
+        aliases = self._vfio_aliases()
+        if aliases is None:
+            return None
+        alias = (read_text(self._path(address) / "modalias") or "").replace("pci:", "vfio_pci:", 1)
+        return next((name for pattern, name in aliases if fnmatchcase(alias, pattern)), "")
+
+    def _vfio_aliases(self) -> Sequence[tuple[str, str]] | None:
         """(pattern of devices, driver of VFIO for just them) of the running kernel; read once a change."""
         if self._modules is None:
-            return ()
+            return None
         aliases = self._modules / "modules.alias"
         with suppress(OSError):
             stamp = aliases.stat().st_mtime_ns
@@ -406,7 +417,7 @@ class Sysfs:
                 of_one = [(each[1], each[2]) for each in words if len(each) == 3 and each[2] != _PLAIN_VFIO]
                 self._aliases = (stamp, tuple(of_one))
             return self._aliases[1]
-        return ()
+        return None
 
     def vgpu_driver_branch(self) -> str:
         """The branch of NVIDIA's vGPU driver on this host, such as "550"; empty where none says its own."""

@@ -150,6 +150,10 @@ def with_serial(card: Card) -> Card:
     )
 
 
+def under_vfio(card: Card) -> Card:
+    return replace(card, vfs=tuple(replace(vf, driver="vfio-pci") for vf in card.vfs))
+
+
 def with_vdpa(card: Card) -> Card:
     return (
         replace(card, vdpa={card.vfs[0].address: "/dev/vhost-vdpa-0"}) if card.device.address == NIC else card
@@ -389,6 +393,11 @@ SHOWN: Mapping[str, tuple[Example, ...]] = {
         Example(
             Made(specs=(NICS,), kernel={"migration_drivers": dict.fromkeys(VFS, "mlx5_vfio_pci")}),
             traits(NET, "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI", "HW_PCI_LIVE_MIGRATABLE"),
+            Made(specs=(NICS,)),
+        ),
+        Example(
+            Made(specs=(NICS,), card=under_vfio),
+            traits(NET, "CUSTOM_VFIO_DRIVER_VFIO_PCI"),
             Made(specs=(NICS,)),
         ),
     ),

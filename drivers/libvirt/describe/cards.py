@@ -228,7 +228,8 @@ class DeviceSpec:
     Ids are four hexadecimal digits, None for any. `interface` is the name of a network interface. With
     `one_time_use` a device stays reserved after its guest, until the operator releases it. With
     `remote_managed` the functions are for ports that a network service plugs on a card with processors of its
-    own; they are in no inventory. `live_migratable` None: as the host's drivers tell.
+    own; they are in no inventory. `live_migratable` None: as the host's drivers tell. Without `managed`
+    libvirt leaves a device under the driver that it has.
     """
 
     vendor_id: str | None = None
@@ -241,6 +242,7 @@ class DeviceSpec:
     one_time_use: bool = False
     remote_managed: bool = False
     live_migratable: bool | None = None
+    managed: bool = True
 
     def names_card(self, card: Card) -> bool:
         """Whether its one address or its interface is that of the card itself."""
@@ -324,6 +326,7 @@ def _spec(data: object) -> DeviceSpec:
         one_time_use=one_time_use,
         remote_managed=bool(flags["remote_managed"]),
         live_migratable=flags["live_migratable"],
+        managed=flags["managed"] is not False,
     )
 
 

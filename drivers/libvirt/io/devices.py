@@ -15,6 +15,7 @@ from typing import Any
 
 import libvirt
 
+from agent.device_names import PLAIN_VFIO
 from agent.driver import RootSight
 from agent.durable.files import write_atomically
 from agent.errors import DriverDataError
@@ -54,13 +55,15 @@ class _KnownDevice:
     """A device as it was last read; `device` is None for kinds that the driver does not use.
 
     `mdev_limits` {mediated type: how many the card can have} and `mdev_count` are those of one PCI function;
-    `migration_driver` is the driver of VFIO that can migrate it.
+    `migration_driver` is the driver of VFIO that can migrate it. `rebound`: it is under VFIO's plain driver,
+    and libvirt may bind another one.
     """
 
     device: NodeDevice | None
     mdev_limits: Mapping[str, int] = field(default_factory=dict)
     mdev_count: int | None = None
     migration_driver: str | None = None
+    rebound: bool = False
 
 
 @dataclass(slots=True)
@@ -185,15 +188,18 @@ class DeviceReader:
                 mdev_limits.setdefault(card, {}).update(known.mdev_limits)
                 if known.mdev_count is not None:
                     mdev_counts[card] = mdev_counts.get(card, 0) + known.mdev_count
-        drivers = (
-            (known.device.address, known.migration_driver)
+        functions = [
+            (known.device.address, known)
             for known in reading.known.values()
             if isinstance(known.device, PciDevice)
-        )
+        ]
         cards = cards_of(devices)
         facts = replace(
             reading.vgpus,
-            migration_drivers={address: driver for address, driver in drivers if driver is not None},
+            migration_drivers={
+                address: known.migration_driver for address, known in functions if known.migration_driver
+            },
+            rebound=frozenset(address for address, known in functions if known.rebound),
             vgpu_branch=self._sysfs.vgpu_driver_branch(),
             cards=cards,
             bridges={card.device.address: self._sysfs.bridges(card.device.address) for card in cards},
@@ -222,7 +228,11 @@ class DeviceReader:
             LOG.warning("%s; it stays as it was known", error.message)
             return known
         if isinstance(parsed, PciDevice) and parsed.class_id >> 16 != _BRIDGE and not parsed.mdev_types:
-            return _KnownDevice(parsed, migration_driver=self._sysfs.migration_driver(parsed.address))
+            return _KnownDevice(
+                parsed,
+                migration_driver=self._sysfs.migration_driver(parsed.address),
+                rebound=parsed.driver == PLAIN_VFIO and self._sysfs.variant(parsed.address) != "",
+            )
         if not isinstance(parsed, PciDevice) or not parsed.mdev_types:
             return _KnownDevice(parsed)
         session.deadline.extend()

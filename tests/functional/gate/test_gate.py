@@ -224,10 +224,10 @@ def with_card(uuid: str, form: str) -> str:
     return domain(uuid, devices=pci(CARD).replace("<source>", f"{driver}<source>"), inside=inside)
 
 
-def show_card(host: GatedHost, *traits: str) -> None:
-    """The host has this one card, with these traits."""
-    card = Gpu(CARD, "PGPU", 1, (CARD,), traits=frozenset(traits))
-    host.driver.change(cells=DEVICES_HOST.cells, gpus=(card,))
+def show_card(host: GatedHost, *traits: str, name: str = "PGPU") -> None:
+    """The host has this one card, with these traits and of this class."""
+    card = Gpu(CARD, name, 1, (CARD,), traits=frozenset(traits))
+    host.driver.change(cells=DEVICES_HOST.cells, gpus=(card,), nics=())
     host.world.agent.reconcile("a card")
 
 
@@ -282,6 +282,40 @@ def test_a_live_migration_to_another_driver_of_vfio_is_refused_with_both(
     assert host.held(vm.uuid) == before and other.held(vm.uuid) == {}
     show_card(other, LIVE_MIGRATABLE, "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI")
     other.allowed("migrate", "begin", xml)
+
+
+def test_a_live_migration_of_a_port_to_plain_vfio_is_refused_where_its_driver_migrates(
+    host: GatedHost, other: GatedHost
+) -> None:
+    """A port whose driver does not migrate it is detached and attached, so its migration begins."""
+    vm, plain, mlx5 = guest(str(uuid4())), "CUSTOM_VFIO_DRIVER_VFIO_PCI", "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
+    xml, name = domain(vm.uuid, devices=pci(CARD)), "SRIOV_NET_VF"
+    show_card(host, LIVE_MIGRATABLE, mlx5, name=name)
+    show_card(other, plain, name=name)
+    host.starts(vm, xml)
+    before, migration = host.held(vm.uuid), str(uuid4())
+    assert {name: 1} in before.values()
+    claim = host.world.agent._tracker.claim_of(vm.uuid)
+    assert claim is not None
+    with pytest.raises(Refused) as refused:
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration, claim.request)
+    for reason in (refused.value.message, other.refused("migrate", "begin", xml)):
+        assert "under the driver of VFIO mlx5_vfio_pci at the source, and this host has vfio_pci." in reason
+    assert host.held(vm.uuid) == before and other.held(vm.uuid) == host.held(migration) == {}
+    # A card that tells of no driver may take it: it is chosen, and not the one that cannot.
+    other.driver.change(nics=DEVICES_HOST.nics)
+    other.world.agent.reconcile("other cards")
+    other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration, claim.request)
+    (taken,) = (provider for provider, amounts in other.held(vm.uuid).items() if name in amounts)
+    assert "_net_" in taken
+    other.world.operations.revert_move(migration, None)
+    for source, destination in ([plain], [plain]), ([plain], [mlx5]), ([], [plain]), ([mlx5], []):
+        show_card(host, *source, name=name)
+        show_card(other, *destination, name=name)
+        migration = str(uuid4())
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration, claim.request)
+        other.world.operations.revert_move(migration, None)
+        assert host.held(vm.uuid) == before
 
 
 def test_a_migration_that_fails_is_reverted_and_may_be_tried_again(host: GatedHost, other: GatedHost) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
@@ -106,9 +107,9 @@ def test_a_mediated_device_goes_only_to_one_of_its_type(
                 check()
         else:
             check()
-    rest, gpu = with_source(request, at_source).groups
+    rest, gpu = with_source(request, at_source, host).groups
     assert rest == request.groups[0]
-    assert gpu.required == ((frozenset(source),) if source else ())
+    assert gpu.required == ((frozenset(source & here),) if source & here else ())
 
 
 MLX5, XE, PDS = (f"CUSTOM_VFIO_DRIVER_{name}_VFIO_PCI" for name in ("MLX5", "XE", "PDS"))
@@ -145,8 +146,65 @@ def test_a_function_goes_only_to_one_under_the_same_driver(
             assert drivers or types
         else:
             check()
-    _, function = with_source(request, at_source).groups
-    assert set(function.required) == {frozenset({trait}) for trait in source}
+    _, function = with_source(request, at_source, host).groups
+    assert set(function.required) == {frozenset({trait}) for trait in source & here}
+
+
+PLAIN = "CUSTOM_VFIO_DRIVER_VFIO_PCI"
+OTHER_CARD = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c01"
+
+
+@pytest.mark.parametrize("name", ["SRIOV_NET_VF", "CUSTOM_VF"])
+@pytest.mark.parametrize(
+    ("source", "cards", "fitting"),
+    [
+        ({MLX5}, ({PLAIN},), ()),
+        ({MLX5}, ({PLAIN}, {XE}), ()),
+        ({MLX5}, ({PLAIN}, {MLX5}), (1,)),
+        ({MLX5}, ({PLAIN}, set()), (1,)),
+        ({MLX5}, (set(),), (0,)),
+        (set(), ({PLAIN},), (0,)),
+        ({PLAIN}, ({PLAIN},), (0,)),
+        ({PLAIN}, ({MLX5}, {PLAIN}), (0, 1)),
+        ({MLX5, PLAIN}, ({PLAIN},), (0,)),
+    ],
+)
+def test_a_function_that_migrates_does_not_go_to_one_under_plain_vfio(
+    name: str, source: set[str], cards: tuple[set[str], ...], fitting: tuple[int, ...]
+) -> None:
+    """One that does not migrate goes anywhere: the mover detaches it, and attaches another one.
+
+    So does a guest with some of both: which of its functions goes to which card is not known.
+    """
+    uuids = (CARD, OTHER_CARD)
+    host = ProviderIndex.of(
+        ProviderTree(
+            Provider(uuid, uuid, None, {name: Inventory(4)}, frozenset(here))
+            for uuid, here in zip(uuids, cards, strict=False)
+        ),
+    )
+    host = replace(host, by_class={name: tuple(host.tree)})
+    request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {name: 1})))
+    at_source = {name: frozenset(source)}
+    assert classes_to_compare(request, host) == (frozenset({name}) if any(cards) else frozenset())
+    if not fitting:
+        with pytest.raises(Refused) as caught:
+            check_source(request, at_source, host)
+        told = "vfio_pci, xe_vfio_pci." if {XE} in cards else "vfio_pci."
+        sentence = (
+            f"its {name} is under the driver of VFIO mlx5_vfio_pci at the source, and this host has {told}"
+        )
+        assert sentence in caught.value.message
+        return
+    check_source(request, at_source, host)
+    rest, group = with_source(request, at_source, host).groups
+    assert rest == request.groups[0]
+    for number, (uuid, here) in enumerate(zip(uuids, cards, strict=False)):
+        taken = not group.forbidden & here and all(any_of & here for any_of in group.required)
+        assert taken is (number in fitting)
+        chosen = nullcontext() if number in fitting else pytest.raises(Refused, match="mlx5_vfio_pci at the")
+        with chosen:
+            check_chosen(request, {uuid: {name: 1}}, at_source, host)
 
 
 @pytest.mark.parametrize(

@@ -425,6 +425,20 @@ def test_a_driver_for_just_one_device_is_no_promise_to_migrate_it(tree: PciTree)
     assert sysfs.migration_driver(SOUND) is None, "bound to the plain driver, which migrates nothing"
 
 
+def test_the_driver_that_libvirt_binds_before_the_plain_one(tree: PciTree) -> None:
+    """libvirt (from 10.0) binds it also to a device that vfio-pci has; without the file nobody knows."""
+    tree.add(NIC, "vfio-pci", 1, modalias=MODALIAS)
+    tree.add(SOUND, "vfio-pci", 2, modalias="pci:v000010DEd00001EB8sv000010DEsd000012A2bc03sc02i00")
+    sysfs = Sysfs(tree.sys, tree.proc, tree.modules)
+    assert [sysfs.variant(each) for each in (NIC, SOUND)] == [None, None]
+    assert Sysfs(tree.sys, tree.proc).variant(NIC) is None
+    aliases = (
+        "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\nalias vfio_pci:v000015B3d0000101Esv* mlx5_vfio_pci\n"
+    )
+    (tree.modules / "modules.alias").write_text(aliases)
+    assert [sysfs.variant(each) for each in (NIC, SOUND)] == ["mlx5_vfio_pci", ""]
+
+
 def test_the_file_by_which_iommufd_opens_a_device(tree: PciTree) -> None:
     (tree.add(GPU, "vfio-pci", 2) / "vfio-dev" / "vfio3").mkdir(parents=True)
     tree.add(NIC, "mlx5_core", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from kits.libvirt_model import DEVICES, FACTS
@@ -190,6 +191,55 @@ def test_functions_of_which_a_driver_says_that_they_migrate(
     settings = DeviceSettings(parse_device_specs((spec,)))
     traits = describe("vfs", settings, migration_drivers=drivers)[f"pci:{NIC0}"].traits
     assert {each for each in traits if "MIGRATABLE" in each or "VFIO_DRIVER" in each} == expected
+
+
+PLAIN = "CUSTOM_VFIO_DRIVER_VFIO_PCI"
+
+
+@pytest.mark.parametrize(
+    ("bound", "said", "facts", "expected"),
+    [
+        (VFS, "", {}, {PLAIN}),
+        (VFS[1:], "", {}, set()),
+        (VFS[1:], "", {"held": VFS[:1]}, {PLAIN}),
+        (VFS[:3], "", {"held": VFS[:3]}, set()),
+        (VFS, "", {"held": VFS}, set()),
+        ((), "", {}, set()),
+        (VFS, "", {"rebound": VFS[:1]}, set()),
+        (VFS, ', "managed": "no"', {"rebound": VFS}, {PLAIN}),
+        ((), ', "managed": "no"', {}, set()),
+        (VFS, ', "managed": "yes"', {"rebound": VFS}, set()),
+        (VFS, ', "live_migratable": "yes"', {}, {"HW_PCI_LIVE_MIGRATABLE"}),
+        (VFS, ', "live_migratable": "no"', {}, {PLAIN}),
+        (VFS, "", {"migration_drivers": dict.fromkeys(VFS, "new_vfio_pci")}, {"HW_PCI_LIVE_MIGRATABLE"}),
+        (VFS[1:], "", {"migration_drivers": {VFS[0]: "mlx5_vfio_pci"}, "held": VFS[:1]}, {PLAIN}),
+    ],
+)
+def test_functions_that_stay_under_plain_vfio(
+    bound: tuple[str, ...], said: str, facts: dict[str, Any], expected: set[str]
+) -> None:
+    """It is told of the functions that a guest can get, and only where it is so of all of them."""
+    spec = f'{{"vendor_id": "8086", "product_id": "10ca"{said}}}'
+    card = cards("vfs")[NIC0]
+    vfs = tuple(replace(vf, driver="vfio-pci") if vf.address in bound else vf for vf in card.vfs)
+    known = DeviceFacts(
+        (replace(card, vfs=vfs),),
+        rebound=frozenset(facts.get("rebound", ())),
+        migration_drivers=facts.get("migration_drivers", {}),
+    )
+    settings = DeviceSettings(parse_device_specs((spec,)))
+    contexts = card_contexts(known, settings, frozenset(facts.get("held", ())))
+    (provider,) = describe_cards(contexts, "node1", under_cells)
+    found = {each for each in provider.traits if "MIGRATABLE" in each or "VFIO_DRIVER" in each}
+    assert found - {"CUSTOM_VFIO_DRIVER_NEW_VFIO_PCI"} == expected
+
+
+def test_a_whole_card_under_plain_vfio_says_nothing_of_it() -> None:
+    """No driver of VFIO migrates one, so nothing comes whose state it could take."""
+    card = cards("vfs")[T4]
+    bound = replace(card, device=replace(card.device, driver="vfio-pci"))
+    (provider,) = describe_cards(card_contexts(DeviceFacts((bound,)), SETTINGS), "node1", under_cells)
+    assert PLAIN not in provider.traits
 
 
 @pytest.mark.parametrize(

@@ -337,6 +337,12 @@ def test_a_divided_card_says_how_its_functions_migrate() -> None:
     assert {"HW_PCI_LIVE_MIGRATABLE", "CUSTOM_VFIO_DRIVER_XE_VFIO_PCI"} <= traits
     some = replace(xe, migration_drivers={VFS[0]: "xe_vfio_pci"})
     assert "HW_PCI_LIVE_MIGRATABLE" not in provider(model(some, settings=VRAM_SETTINGS)).traits
+    (gpu,) = (each for each in xe.cards if each.device.address == A100)
+    vfs = tuple(replace(vf, driver="vfio-pci") for vf in gpu.vfs)
+    plain = replace(
+        vram_card({}), cards=tuple(replace(gpu, vfs=vfs) if each is gpu else each for each in xe.cards)
+    )
+    assert "CUSTOM_VFIO_DRIVER_VFIO_PCI" in provider(model(plain, settings=VRAM_SETTINGS)).traits
     nvidia = provider(model(replace(card({}), vgpu_branch="550"))).traits
     assert "CUSTOM_VGPU_DRIVER_NVIDIA_550" in nvidia and "HW_PCI_LIVE_MIGRATABLE" not in nvidia
 

@@ -85,8 +85,9 @@ def test_what_is_only_defined_is_not_taken_for_active(
 class PciLibvirt:
     """Has one function, a virtual one where it has a physical function."""
 
-    def __init__(self, physical_function: str = "") -> None:
+    def __init__(self, physical_function: str = "", driver: str = "") -> None:
         self._physical_function = physical_function
+        self._driver = f"<driver><name>{driver}</name></driver>" if driver else ""
 
     def name(self) -> str:
         return "pci_0000_41_00_1"
@@ -95,7 +96,8 @@ class PciLibvirt:
         return (
             f"<device><name>{self.name()}</name><capability type='pci'><class>0x020000</class>"
             "<domain>0</domain><bus>65</bus><slot>0</slot><function>1</function>"
-            f"<product id='0x101e'/><vendor id='0x15b3'/>{self._physical_function}</capability></device>"
+            f"<product id='0x101e'/><vendor id='0x15b3'/>{self._physical_function}</capability>"
+            f"{self._driver}</device>"
         )
 
     def listAllDevices(self, flags: int) -> list[Any]:
@@ -131,6 +133,31 @@ def test_what_sysfs_alone_tells_of_a_function_is_a_fact_of_it(tmp_path: Path) ->
     facts = reader.keep(reader.read(session))
     assert facts.migration_drivers == {"0000:41:00.1": "new_vfio_pci"}, "no event tells of what root saw"
     assert reader.keep(reader.read(session)) is facts
+
+
+@pytest.mark.parametrize(
+    ("driver", "alias", "rebound"),
+    [
+        ("vfio-pci", "alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n", True),
+        ("vfio-pci", "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n", False),
+        ("vfio-pci", None, True),
+        ("mlx5_core", "alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n", False),
+    ],
+)
+def test_a_function_under_plain_vfio_to_which_libvirt_may_bind_another_driver(
+    driver: str, alias: str | None, rebound: bool, tmp_path: Path
+) -> None:
+    """One of which the kernel's drivers cannot be read may be one of them."""
+    tree = PciTree(tmp_path)
+    tree.add("0000:41:00.0")
+    modalias = "pci:v000015B3d0000101Esv0sd0bc02sc00i00"
+    tree.add("0000:41:00.1", driver, 1, pf="0000:41:00.0", modalias=modalias)
+    if alias is not None:
+        (tree.modules / "modules.alias").write_text(alias)
+    session: Any = Session(CallDeadline(10))
+    session.libvirt = PciLibvirt(driver=driver)
+    reader = DeviceReader(PendingReads(), Sysfs(tree.sys, tree.proc, tree.modules), 60.0)
+    assert reader.keep(reader.read(session)).rebound == ({"0000:41:00.1"} if rebound else set())
 
 
 @pytest.mark.parametrize("is_named", [True, False])
