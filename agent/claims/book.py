@@ -1081,7 +1081,7 @@ class Book:
 
         `stocks` are what is left of the cards beside others than the holder.
         """
-        if result.fits and stocks:
+        if result.fits:
             result = self.units.with_places(self.host, holder, result, stocks)
             if not result.fits:
                 return result

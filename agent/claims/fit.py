@@ -100,11 +100,11 @@ def _asked_of_cell(
     """{class: amount} of the guest's devices, and of the most that one of its cells asks for."""
     devices = {name: amount for name, amount in request.resources.items() if name not in CELL_CLASSES}
     larger = page_sizes_kib and min(page_sizes_kib) >= KIB_PER_MIB
-    memory_mb = max((cell.memory_mb for cell in guest), default=0)
+    memory_mb = max(cell.memory_mb for cell in guest)
     return {
         **devices,
-        "PCPU": max((len(cell.pinned) + cell.emulator for cell in guest), default=0),
-        "VCPU": max((len(cell.floating) for cell in guest), default=0),
+        "PCPU": max(len(cell.pinned) + cell.emulator for cell in guest),
+        "VCPU": max(len(cell.floating) for cell in guest),
         **(
             {page_class(size): memory_mb * KIB_PER_MIB // size for size in page_sizes_kib[:1]}
             if page_sizes_kib and larger

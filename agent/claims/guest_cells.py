@@ -244,7 +244,7 @@ class _CellRank:
         The dedicated CPUs are ranked by what is left of them beyond what guests with the cell's devices need.
         """
         cost = self.costs.get(cell.id, NO_COST)
-        pinned = max((len(wanted.pinned) + wanted.emulator for wanted in self.guest), default=0)
+        pinned = max(len(wanted.pinned) + wanted.emulator for wanted in self.guest)
         spare = len(cell.free_cpus) - pinned - cost.needed.get("PCPU", 0.0)
         # The free memory in pages that the guest accepts.
         free_mb = cell.memory_mb

@@ -158,6 +158,35 @@ def test_until_a_reshape_moves_it_all_is_used_where_it_is_held_or_claimed() -> N
     assert use_of(flat, FLAT).units == {"nic1": {"SRIOV_NET_VF": ("vf2",)}}
 
 
+@pytest.mark.parametrize(
+    ("held", "used"),
+    [(1, {"host": 1, "nic1": 1}), (2, {"host": 2}), (3, {"host": 2})],
+)
+@pytest.mark.parametrize("resources", [{}, {"SRIOV_NET_VF": 2}], ids=["units alone", "amounts too"])
+def test_units_are_used_where_their_class_was_as_far_as_it_is_held_there(
+    held: int, used: dict[str, int], resources: dict[str, int]
+) -> None:
+    uses = guest(resources, units=(vf("vf0"), vf("vf2")))
+    row = Row(GUEST, {GUEST: {"host": {"SRIOV_NET_VF": held}}}, guest=uses)
+    assert use_of(row, FLAT).amounts == {uuid: {"SRIOV_NET_VF": amount} for uuid, amount in used.items()}
+
+
+@pytest.mark.parametrize(("memory_mb", "pages"), [(0, 0), (4, 2), (5, 3)])
+def test_bound_large_pages_are_used_on_the_provider_that_has_those_of_the_cell(
+    memory_mb: int, pages: int
+) -> None:
+    """Pages are whole: one that is begun is used."""
+    host = provider("host", None, MEMORY_MB=4096)
+    having = provider("cell1", CUSTOM_HUGEPAGES_2048KIB=9)
+    cell = HostCell(1, "host", (), frozenset(), frozenset(), 4, 99, 99, {2048: 9}, {2048: "cell1"})
+    place = Place(ProviderIndex.of(ProviderTree([host, having])), cells=HostCells((cell,)))
+    memory = (UsedMemory(1, memory_mb, 2048, 0),)
+    used = use_of(Row(GUEST, guest=guest({"MEMORY_MB": memory_mb}, memory=memory)), place).amounts
+    assert used == (
+        {"host": {"MEMORY_MB": memory_mb}, "cell1": {"CUSTOM_HUGEPAGES_2048KIB": pages}} if pages else {}
+    )
+
+
 def test_what_no_provider_has_is_not_counted() -> None:
     assert use_of(Row(GUEST, guest=guest({"CUSTOM_FPGA": 1})), FLAT).amounts == {}
 

@@ -638,3 +638,152 @@ def test_who_was_beside_a_claim_stays_known_when_its_instance_has_left() -> None
     assert book.unclaimed_beside(instance) == {late: {ROOT: {VCPU: 2}}}
     book.remove(instance)
     assert book.unclaimed_beside(instance) == {}
+
+
+LEFT, OTHER = CONSUMERS[:2]
+FIRST, SECOND = MIGRATION, uuid_of("second migration")
+MEMORY = "MEMORY_MB"
+WITH_MEMORY = ProviderIndex.of(
+    HOST.tree.with_provider(Provider(ROOT, "host", None, {VCPU: Inventory(40), MEMORY: Inventory(4096)})),
+    ROOT,
+)
+PLACE: Amounts = {ROOT: {VCPU: 2, MEMORY: 64}, NIC: {VF: 1}}
+CPUS_ALONE: Amounts = {ROOT: {VCPU: 2, MEMORY: 64}}
+LESS_MEMORY: Amounts = {ROOT: {VCPU: 2}, NIC: {VF: 1}}
+
+
+def the_guest(instance: str, *, state: GuestState = GuestState.RUNNING) -> Guest:
+    """It uses what PLACE has."""
+    return Guest(instance, "g", state, {VCPU: 2, MEMORY: 64}, (UsedUnit(VF, "vf0", "pci:nic"),))
+
+
+@pytest.mark.parametrize(
+    ("held", "stays", "away", "unheld"),
+    [
+        ({FIRST: PLACE}, False, "", {}),
+        ({FIRST: PLACE}, True, "", {}),
+        ({FIRST: CPUS_ALONE}, False, FIRST, {NIC: {VF: 1}}),
+        ({FIRST: CPUS_ALONE}, True, FIRST, {NIC: {VF: 1}}),
+        ({FIRST: CPUS_ALONE, SECOND: LESS_MEMORY}, False, "", {ROOT: {MEMORY: 64}, NIC: {VF: 1}}),
+        ({FIRST: PLACE, SECOND: CPUS_ALONE}, False, "", {}),
+        ({SECOND: PLACE, FIRST: CPUS_ALONE}, False, "", {}),
+        ({FIRST: {ROOT: {VCPU: 2, MEMORY: 64}, NIC: {VF: 2}}}, False, "", {}),
+        ({FIRST: LESS_MEMORY}, True, None, PLACE),
+        ({FIRST: {ROOT: {VCPU: 3, MEMORY: 64}}}, True, None, PLACE),
+        ({LEFT: CPUS_ALONE}, False, "", {}),
+        ({}, False, "", {}),
+        ({}, True, None, PLACE),
+    ],
+    ids=[
+        "its place",
+        "its place, and its guest is here",
+        "a part of it",
+        "all but a device, and its guest is here",
+        "one of two that hold a part",
+        "its place and a part",
+        "its place after a part",
+        "more than its place",
+        "its devices, and its guest is here",
+        "other CPUs, and its guest is here",
+        "what it holds itself",
+        "nothing",
+        "nothing, and its guest is here",
+    ],
+)
+def test_what_of_a_departed_instances_place_its_migration_does_not_hold_is_unheld(
+    held: dict[str, Amounts], stays: bool, away: str | None, unheld: Amounts
+) -> None:
+    """Without its guest nothing is, unless a migration holds a part; while its guest is here all of it is."""
+    book = Book([claim(LEFT, PLACE, ("vf0",))])
+    book.refresh(WITH_MEMORY, {}, UNITS)
+    for consumer, allocations in held.items():
+        book.enter_held(consumer, allocations)
+    book.observe_guests([the_guest(LEFT)] if stays else [])
+    book.note_departed({LEFT: [each for each in (FIRST, SECOND) if each in held]})
+    assert book.away() == ({} if away is None else {LEFT: away})
+    assert book.unheld() == ({LEFT: unheld} if unheld else {})
+
+
+def test_a_migration_is_that_of_one_departed_instance_first_of_one_whose_guest_has_gone() -> None:
+    """Both have the same place, so one migration leaves all of the other's to be reserved."""
+    second = {**PLACE, NIC: {VF: 1}}
+    for gone, here in ((LEFT, OTHER), (OTHER, LEFT)):
+        book = Book([claim(gone, PLACE, ("vf1",)), claim(here, second, ("vf0",))])
+        book.refresh(WITH_MEMORY, {}, UNITS)
+        book.enter_held(FIRST, PLACE)
+        book.observe_guests([the_guest(here)])
+        book.note_departed({LEFT: [FIRST], OTHER: [FIRST]})
+        assert book.unheld() == {here: PLACE}
+        assert book.away() == {gone: ""}
+
+
+@pytest.mark.parametrize(("moving", "reserved"), [(False, False), (True, True)])
+def test_a_departed_instance_whose_move_has_ended_has_no_other_migration(
+    moving: bool, reserved: bool
+) -> None:
+    """Its claim is being released, and its guest is to leave."""
+    book = Book([claim(LEFT, PLACE, ("vf0",)).in_state(ClaimState.RELEASING)])
+    book.refresh(WITH_MEMORY, {}, UNITS)
+    book.observe_guests([the_guest(LEFT)])
+    book.enter_held(FIRST, PLACE)
+    if moving:
+        book.follow_moves({LEFT: SECOND})
+    book.note_departed({LEFT: [FIRST]})
+    assert book.unheld() == ({LEFT: PLACE} if reserved else {})
+
+
+def test_strangers_beside_a_reservation_have_such_amounts_and_neither_claim_nor_guest() -> None:
+    book = Book([claim(LEFT, CPUS_ALONE)])
+    book.refresh(WITH_MEMORY, {}, UNITS)
+    stranger, guest, device, migration = (uuid_of(name) for name in ("stranger", "guest", "device", "moving"))
+    for consumer in (stranger, guest, migration):
+        book.enter_held(consumer, {ROOT: {VCPU: 1}})
+    book.enter_held(device, {NIC: {VF: 1}})
+    book.follow_moves({guest: migration})
+    book.observe_guests([Guest(guest, "g", GuestState.RUNNING, {VCPU: 1})])
+    assert book.strangers_beside() == {LEFT: [stranger]}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_whole_read_that_began_later_counts_beside_one_that_began_earlier(whole: bool) -> None:
+    book = Book()
+    book.refresh(HOST, {}, UNITS)
+    earlier, later = book.begin_reading(), book.begin_reading()
+    book.refresh(HOST, {ROOT: {LEFT: {VCPU: 2}}}, UNITS, reading=later)
+    book.end_reading(later)
+    if whole:
+        book.refresh(HOST, {ROOT: {}}, UNITS, reading=earlier)
+    else:
+        book.enter_held(LEFT, {}, earlier)
+    assert book.held() == {ROOT: {LEFT: {VCPU: 2}}} and book.doubtful == {ROOT}
+
+
+@pytest.mark.parametrize("holder", [LEFT, OTHER])
+def test_a_unit_that_two_guests_use_counts_for_the_one_that_placement_holds_it_for(holder: str) -> None:
+    """At once, when that is read or the claim of the unit ends; and not where that has a claim of another."""
+    used = (UsedUnit(VF, "vf0", "pci:nic"),)
+    book = Book()
+    book.refresh(HOST, {}, UNITS)
+    book.observe_guests([Guest(who, "g", GuestState.RUNNING, {}, used) for who in (LEFT, OTHER)])
+    book.refresh(HOST, {NIC: {holder: {VF: 1}}}, UNITS)
+    assert book.used[NIC][VF] == 1
+    for who in (LEFT, OTHER):
+        book.put(claim(who, {NIC: {VF: 1}}, ("vf0",)))
+        assert book.used[NIC][VF] == (1 if who == holder else 2)
+        book.remove(who)
+        assert book.used[NIC][VF] == 1
+    book.put(claim(holder, {NIC: {VF: 1}}, ("vf1",)))
+    assert book.used[NIC][VF] == 2, "the claim stands for vf1, and the other guest uses vf0"
+
+
+def test_a_refusal_names_the_unit_of_the_domain_that_another_guest_has() -> None:
+    used = (UsedUnit(VF, "vf0", "pci:nic"),)
+    book = Book()
+    book.refresh(HOST, {}, UNITS)
+    book.observe_guests([Guest(who, "g", GuestState.RUNNING, {}, used) for who in (LEFT, OTHER)])
+    (shortfall,) = book.fit(ask(LEFT, SRIOV_NET_VF=4)).shortfalls
+    assert shortfall.reason.endswith(
+        f"; vf0 of its domain belongs to g ({OTHER}) as well: take it from one of them"
+    )
+    (cpus,) = book.fit(ask(LEFT, VCPU=99)).shortfalls
+    assert cpus.reason == "only 40 of 40 are free"

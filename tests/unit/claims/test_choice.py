@@ -6,6 +6,8 @@ from itertools import permutations
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kits.fit import HOST, ask, fitted, group, provider
 from kits.host_cells import asks, book_of_cells, put
 
@@ -38,6 +40,17 @@ def test_a_strategy_is_read(words: list[str], strategy: Strategy) -> None:
 def test_a_strategy_that_says_nothing_clear_is_an_error(words: list[str], clause: str) -> None:
     with pytest.raises(ValueError, match=clause.replace("(", r"\(")):
         Strategy.parse(words)
+
+
+@given(st.lists(st.integers(-9, 9)), st.sampled_from(Order))
+def test_pack_takes_the_least_that_is_left_and_what_devices_need_only_after_all_else(
+    left: list[int], order: Order
+) -> None:
+    strategy = Strategy(Order.PACK, {"VGPU": order})
+    ranked = sorted(left, key=lambda free: strategy.rank("VGPU", free))
+    enough, too_little = [free for free in left if free >= 0], [free for free in left if free < 0]
+    packed = [*sorted(enough), *sorted(too_little, reverse=True)]
+    assert ranked == (packed if order is Order.PACK else sorted(left, reverse=True))
 
 
 def test_the_only_gpu_counts_as_much_as_all_virtual_functions() -> None:

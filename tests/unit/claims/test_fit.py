@@ -217,6 +217,37 @@ def test_a_group_without_resources_holds_others_together() -> None:
     assert reasons(found) == [("", 0, 0, "host", "group '_N': no provider of this host has trait CUSTOM_X")]
 
 
+def test_a_group_of_an_aggregate_alone_is_no_place_that_a_refusal_could_name() -> None:
+    host = (
+        provider("host", VCPU=8),
+        provider("gpu0", "host", VGPU=1, aggregates=(RACK,)),
+        provider("nic0", "host", VF=1),
+    )
+    rack = replace(group("_R"), member_of=(frozenset({RACK}),))
+    asked = ask(rack, group("_G", VGPU=1), group("_V", VF=1), policy="none", subtree="_R _G _V")
+    apart = "the groups '_G', '_V' must lie in one subtree, and here they do not fit together"
+    assert reasons(fitted(asked, *host)) == [
+        ("VGPU", 1, 1, "gpu0", f"group '_G': {apart}"),
+        ("VF", 1, 1, "nic0", f"group '_V': {apart}"),
+    ]
+
+
+def test_a_refusal_names_the_largest_vram_only_where_vram_is_asked_for_and_there_is_some() -> None:
+    card = provider("card", "host", CUSTOM_VRAM_2048MB=1, CUSTOM_VRAM_8192MB=1)
+    nowhere = "no provider of this host has it"
+    for wanted, providers, clause in (
+        (group("1", CUSTOM_VRAM_MB=9000), (HOST,), nowhere),
+        (group("1", CUSTOM_FPGA=1), (HOST, card), nowhere),
+        (
+            group("1", CUSTOM_VRAM_MB=9000),
+            (HOST, card),
+            "no function of this host has so much; the largest have 8192 MiB",
+        ),
+    ):
+        (reason,) = reasons(fitted(ask(wanted), *providers))
+        assert reason[4] == f"group '1': {clause}"
+
+
 def test_one_gpu_is_taken_where_it_parts_the_fewest_peers() -> None:
     """A guest that needs two peers may come, and a GPU without a free peer serves one that needs a single GPU
     as well.

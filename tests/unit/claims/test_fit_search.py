@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from kits.fit import HOST, NUMA, RACK, SHARING, ask, fitted, group, provider, reasons, uuid_of
 from kits.host_cells import CORES, host_cells, provider_tree, topology
 
+from agent.claims.choice import Choice, Order, Strategy
 from agent.claims.claim import Fit, Shortfall
 from agent.claims.fit import cell_amounts, fit_in_sum, fit_with_cells, without_cell_resources
 from agent.claims.fit_search import (
@@ -17,6 +19,7 @@ from agent.claims.fit_search import (
     HostStock,
     ProviderIndex,
     first_units,
+    fit_slots,
 )
 from agent.claims.guest_cells import nova_affinity
 from agent.claims.host_cells import CellStock
@@ -98,6 +101,40 @@ def test_a_refusal_names_asked_free_and_provider(
     """Scenario 31: what is short is told with its numbers."""
     found = fitted(ask(group(VCPU=asked)), provider("host", VCPU=inventory), used={"host": {"VCPU": used}})
     assert found.shortfalls == (Shortfall("VCPU", asked, free, "host", uuid_of("host"), reason),)
+
+
+@pytest.mark.parametrize(
+    ("cordoned", "reason"),
+    [
+        (0, "all of it is reserved"),
+        (2, "only 0 of 0 are free, 2 more cordoned or unhealthy (`plimsoll devices list`)"),
+    ],
+)
+def test_a_class_of_which_all_is_cordoned_is_not_told_as_reserved(cordoned: int, reason: str) -> None:
+    """What is cordoned is reserved as well, and can be given back by the operator."""
+    card = provider("card", VF=Inventory(2, reserved=2))
+    index = replace(
+        ProviderIndex.of(ProviderTree([card])), cordoned={card.uuid: {"VF": cordoned}} if cordoned else {}
+    )
+    wanted = group("1", VF=1)
+    assert list(HostStock(index, {}, {}).obstacles(wanted, wanted.resources, card)) == [("VF", reason)]
+
+
+@pytest.mark.parametrize("order", Order)
+def test_a_providers_rank_is_what_it_has_left_beyond_the_needs_of_its_cells_devices(order: Order) -> None:
+    """Each cell has an idle GPU; guests have 1 CPU beside one, and on the second cell there are 3 of them."""
+    cells = [provider(f"cell{n}", "host", PCPU=8) for n in range(2)]
+    gpus = [provider(f"gpu{n}", f"cell{n}", VGPU=amount) for n, amount in ((0, 1), (1, 3))]
+    index = ProviderIndex.of(ProviderTree([provider("host"), *cells, *gpus]))
+    choice = Choice(
+        Strategy(order),
+        {n: [(gpus[n].uuid, "VGPU")] for n in range(2)},
+        {cells[n].uuid: n for n in range(2)},
+        {"VGPU": {"PCPU": 1.0}},
+    )
+    (slot,) = fit_slots(ask(group(PCPU=1)), HostStock(index, {}, {}, choice))
+    expected = ["cell1", "cell0"] if order is Order.PACK else ["cell0", "cell1"]
+    assert [each.name for each in slot.options] == expected
 
 
 def test_every_class_that_falls_short_is_named() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.examples import examples
 
+from agent.claims.choice import CellCost, Order, Strategy
 from agent.claims.guest_cells import (
     SMALL_PAGE_KIB,
     CellPairs,
@@ -161,6 +162,40 @@ def test_the_best_page_size_that_there_is_enough_of_is_taken() -> None:
 def test_cells_near_the_devices_come_first() -> None:
     fit = fit_cells([pinned(0, 1)], [cell(0, memory_mb=9000), cell(1)], near=frozenset({1}))
     assert fit.cells[0].host_cell == 1
+
+
+@pytest.mark.parametrize(
+    ("needs", "packed", "spread"),
+    [
+        ((1.0, 5.0), 1, 0),
+        ((3.0, 7.0), 0, 0),  # beside the guest's two CPUs the devices of cell 1 have too few
+        ((0.0, 0.5), 1, 0),
+    ],
+)
+def test_a_cell_is_ranked_by_the_cpus_that_guests_with_its_idle_devices_leave(
+    needs: tuple[float, float], packed: int, spread: int
+) -> None:
+    costs = {n: CellCost(True, 0.0, {"PCPU": amount} if amount else {}) for n, amount in enumerate(needs)}
+    guest = replace(pinned(0, 1, 100), emulator=1)
+    for order, first in ((Order.PACK, packed), (Order.SPREAD, spread)):
+        pairs = CellPairs.of([guest], [cell(0), cell(1)], costs=costs, strategy=Strategy(order))
+        assert pairs.options[0][0].host_cell == first
+
+
+@pytest.mark.parametrize(
+    ("small_mb", "pages", "packed"),
+    [((1000, 600), (0, 100), 1), ((600, 1000), (300, 0), 1), ((1000, 999), (0, 1), 0)],
+)
+def test_a_cell_is_ranked_by_its_memory_in_pages_that_the_guest_accepts(
+    small_mb: tuple[int, int], pages: tuple[int, int], packed: int
+) -> None:
+    host = [
+        cell(n, memory_mb=mb, pages={2048: count} if count else {})
+        for n, (mb, count) in enumerate(zip(small_mb, pages, strict=True))
+    ]
+    for order, first in ((Order.PACK, packed), (Order.SPREAD, 1 - packed)):
+        pairs = CellPairs.of([pinned(0, 1, 100)], host, page_sizes_kib=(2048, 4), strategy=Strategy(order))
+        assert pairs.options[0][0].host_cell == first
 
 
 def test_more_guest_cells_than_host_cells_says_so() -> None:
@@ -359,14 +394,17 @@ def test_the_emulators_cpu_is_no_cpu_of_the_guest_and_goes_to_its_first_cell(
 
 
 @pytest.mark.parametrize(
-    ("topology", "sentence"),
+    "topology",
     [
-        (TopologyRequest(isolate_emulator=True), "isolate_emulator needs a PCPU"),
+        TopologyRequest(isolate_emulator=True),
+        TopologyRequest("mixed", dedicated_cpus=frozenset({0}), isolate_emulator=True),
     ],
 )
-def test_an_emulator_without_a_cpu_for_it_is_refused(topology: TopologyRequest, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
+def test_an_emulator_without_a_cpu_for_it_is_refused(topology: TopologyRequest) -> None:
+    with pytest.raises(UsageError, match="isolate_emulator needs a PCPU for it and one for the guest"):
         guest_cells(ask(topology, VCPU=2, PCPU=1, MEMORY_MB=1024))
+    (least,) = guest_cells(ask(TopologyRequest("dedicated", isolate_emulator=True), PCPU=2, MEMORY_MB=1))
+    assert (least.pinned, least.emulator) == ({0}, 1)
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,56 @@ def test_small_memory_that_is_bound_to_several_cells_may_lie_on_either() -> None
     assert fits(HostCells(), used, UsedMemory(0, 1000)), "a host that has not told its cells"
 
 
+OF_CELLS = ProviderIndex.of(
+    ProviderTree(
+        [
+            Provider(ROOT, "node1", None, {"VCPU": Inventory(8)}),
+            *(Provider(f"p{n}", f"cell{n}", ROOT, {"MEMORY_MB": Inventory(10**6)}) for n in range(3)),
+        ]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("memory", "where", "asked", "free", "reason"),
+    [
+        ([UsedMemory(1, 100)], "cell1", 100, 64, "64 MiB free on host cell 1, 100 asked"),
+        (
+            [UsedMemory(0, 90), UsedMemory(2, 90)],
+            "node1",
+            180,
+            128,
+            "128 MiB free on host cells 0, 2, 180 asked",
+        ),
+        (
+            [UsedMemory(2, 40, LARGE_KIB, 0)],
+            "cell2",
+            40,
+            20,
+            "10 pages of 2048 KiB free on host cell 2, 20 asked",
+        ),
+        (
+            [UsedMemory(None, 80, LARGE_KIB)],
+            "node1",
+            80,
+            60,
+            "30 pages of 2048 KiB free on host cells 0, 1, 2, 40 asked",
+        ),
+    ],
+)
+def test_a_shortfall_of_memory_is_told_in_mib_at_the_cell_that_alone_may_have_it(
+    memory: list[UsedMemory], where: str, asked: int, free: int, reason: str
+) -> None:
+    cells = HostCells(
+        tuple(
+            HostCell(n, f"p{n}", (), frozenset(), frozenset(), 0, 64, 64, {LARGE_KIB: 10}) for n in range(3)
+        )
+    )
+    (told,) = memory_shortfalls(memory, None, CellStock(cells), HostStock(OF_CELLS, {}, {}))
+    assert (told.provider, told.resource_class) == (where, "MEMORY_MB")
+    assert (told.asked, told.free, told.reason) == (asked, free, f"there are {reason}")
+
+
 CONSUMERS = ("a", "b", "c")
 LAYOUT = topology(2)
 CELLS, STOCK = host_cells(LAYOUT, provider_tree(LAYOUT))

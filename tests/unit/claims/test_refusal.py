@@ -38,6 +38,9 @@ def test_the_first_shortfalls_are_shown_and_all_are_in_the_details() -> None:
 def test_a_shortfall_without_a_class_is_its_reason_alone() -> None:
     error = does_not_fit(REQUEST, [Shortfall("", 1, 0, "", "", "the host has no inventory yet")])
     assert error.message == "The claim of vm (c1) does not fit: the host has no inventory yet."
+    for host, clause in (("node1", "node1 lacks trait T"), ("", "lacks trait T")):
+        error = does_not_fit(REQUEST, [Shortfall("", 0, 0, host, host, "lacks trait T", ("T",))])
+        assert error.message == f"The claim of vm (c1) does not fit: {clause}."
 
 
 def test_a_refusal_by_placement_has_the_books_numbers_and_placements_reason() -> None:

@@ -8,24 +8,26 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kits.audit import CONSUMER, claimed, in_state, observe, running
 from kits.tracker import CARD as CARD_PROVIDER
 from kits.tracker import CARDS, POOL, UNITS, VFS, uuid_of
 from kits.tracker import HOST as HOST_PROVIDERS
 
+from agent.claims.attribution import Place
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
 from agent.claims.guest_cells import PlacedCell
+from agent.claims.host_cells import HostCell, HostCells
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.claims.rows import Row
 from agent.claims.use_difference import Had, UseDifference, followed, use_difference
 from agent.codec import decode, encode
-from agent.driver import Guest, GuestState, UsedUnit
-from agent.shapes import Allocations, Units
-from agent.tree import ProviderTree
+from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
+from agent.shapes import Allocations, Units, by_class
+from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = uuid_of("host")
 
@@ -108,8 +110,53 @@ def test_more_and_less_are_the_differences_of_the_totals(has: dict[str, int], us
     assert difference.less == {name: -amount for name, amount in expected.items() if amount < 0}
 
 
-HOST, NIC, CARD = uuid_of("host"), uuid_of("nic0"), uuid_of("card0")
 VF = "SRIOV_NET_VF"
+ON_NICS = {"a0": "nic0", "a1": "nic0", "a2": "nic0", "b0": "nic1", "b1": "nic1", "b2": "nic1"}
+"""{virtual function: its card}"""
+NICS = ProviderIndex.of(
+    ProviderTree(
+        [
+            Provider("host", "host", None, {"VCPU": Inventory(8)}),
+            *(Provider(name, name, "host", {VF: Inventory(3)}) for name in ("nic0", "nic1")),
+        ]
+    )
+)
+FUNCTIONS = st.sets(st.sampled_from(sorted(ON_NICS)))
+
+
+def on_nics(functions: set[str]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """{card: {class: those of the functions}}"""
+    return {
+        nic: {VF: of_nic}
+        for nic in ("nic0", "nic1")
+        if (of_nic := tuple(sorted(vf for vf in functions if ON_NICS[vf] == nic)))
+    }
+
+
+@given(FUNCTIONS, FUNCTIONS)
+@example({"a0"}, {"b0"})
+def test_each_unit_that_differs_is_told_once_and_only_their_number_is_more_or_less(
+    has: set[str], uses: set[str]
+) -> None:
+    units = on_nics(has)
+    amounts = {nic: {VF: len(by[VF])} for nic, by in units.items()} | {"host": {"VCPU": 1}}
+    claim = Claim(CONSUMER, ClaimState.CLAIMED, ClaimRequest(CONSUMER, ()), amounts, units)
+    using = running(CONSUMER, *(UsedUnit(VF, vf, "") for vf in sorted(uses)), VCPU=1)
+    row = Row(CONSUMER, claimed={CONSUMER: claim}, guest=using)
+    difference = use_difference(row, Place(NICS, on_nics(set(ON_NICS))))
+    assert difference is not None
+    assert difference.less == ({VF: len(has) - len(uses)} if len(has) > len(uses) else {})
+    # Without more of them in all, one on the other card is another one.
+    assert bool(difference.more) is (len(uses) > len(has))
+    others, absent = uses - has, has - uses
+    swapped = difference.swapped.get(VF, ((), ()))
+    assert [len(part) for part in swapped] == [min(len(others), len(absent))] * 2
+    assert sorted(swapped[0] + difference.missing.get(VF, ())) == sorted(absent)
+    assert sorted(swapped[1] + difference.extra.get(VF, ())) == sorted(others)
+    assert (difference.size == 0) is (has == uses)
+
+
+HOST, NIC, CARD = uuid_of("host"), uuid_of("nic0"), uuid_of("card0")
 HOST_INDEX = ProviderIndex.of(ProviderTree([*HOST_PROVIDERS, CARD_PROVIDER, POOL]), HOST)
 
 
@@ -155,6 +202,7 @@ def has(claim: Claim | None) -> tuple[Allocations, Units]:
             total[name] = total.get(name, 0) + amount
     assert claim.request.resources == total, "the request asks for what the claim has"
     assert claim.mappings(HOST_INDEX.tree)
+    assert claim.group_units.keys() <= {group.suffix for group in claim.request.groups}
     return claim.allocations, claim.units
 
 
@@ -290,3 +338,55 @@ def test_a_claim_that_begins_as_its_guest_stays_as_its_guest(
         allocations, units = has(claim)
         assert exact(units) - spare == set(now[2] | now[3]) - spare
         assert allocations[HOST] == {"VCPU": now[0], "MEMORY_MB": now[1]}
+
+
+ON_CELLS = Place(
+    ProviderIndex.of(
+        ProviderTree(
+            [
+                Provider("host", "host", None, {"VCPU": Inventory(8)}),
+                *(Provider(f"cell{n}", f"cell{n}", "host", {"MEMORY_MB": Inventory(9000)}) for n in range(3)),
+                *(Provider(f"gpu{n}", f"gpu{n}", "host", {"VGPU": Inventory(9)}) for n in range(3)),
+            ]
+        )
+    ),
+    cells=HostCells(
+        tuple(HostCell(n, f"cell{n}", (), frozenset(), frozenset(), 4, 9000, 9000, {}) for n in range(3)),
+        {f"cell{n}": n for n in range(3)},
+    ),
+)
+THREE = st.tuples(*[st.integers(0, 3)] * 3)
+
+
+@given(THREE, THREE, THREE, *[st.integers(0, 9)] * 2)
+@example((1, 0, 0), (2, 2, 0), (0, 1, 1), 3, 2)
+def test_a_claim_grows_and_shrinks_by_what_came_and_went_in_all_wherever_it_is(
+    memory: tuple[int, ...], on_gpus: tuple[int, ...], uses: tuple[int, ...], had_gpus: int, gpus: int
+) -> None:
+    """The guest's memory is bound; on which card a vGPU is, the driver does not say."""
+    claimed = {"host": {"VCPU": 1}}
+    claimed |= {f"cell{n}": {"MEMORY_MB": amount} for n, amount in enumerate(memory) if amount}
+    claimed |= {f"gpu{n}": {"VGPU": amount} for n, amount in enumerate(on_gpus) if amount}
+    before = by_class(claimed.values())
+    bound = tuple(UsedMemory(n, amount, None, n) for n, amount in enumerate(uses) if amount)
+    now = replace(guest(VCPU=1, MEMORY_MB=sum(uses), VGPU=gpus), memory=bound)
+    request = ClaimRequest(CONSUMER, (RequestGroup("", before),))
+    claim = Claim(CONSUMER, ClaimState.CLAIMED, request, claimed)
+    had = Had({"VCPU": 1, "MEMORY_MB": sum(memory), "VGPU": max(had_gpus, gpus)})
+    row = Row(CONSUMER, {CONSUMER: claimed}, {CONSUMER: claim}, now)
+    difference = use_difference(row, ON_CELLS)
+    assert difference is not None
+    more = {uuid: amounts.get("MEMORY_MB", 0) for uuid, amounts in difference.more.items()}
+    assert [more.get(f"cell{n}", 0) for n in range(3)] == [
+        max(0, used - has) for has, used in zip(memory, uses, strict=True)
+    ]
+    after = followed(row, ON_CELLS, had)
+    assert after is not None
+    total = by_class(after.allocations.values())
+    assert total.get("MEMORY_MB", 0) == sum(uses), "all that is claimed was had"
+    never_given = max(0, before.get("VGPU", 0) - had.amounts["VGPU"])
+    assert total.get("VGPU", 0) == gpus + never_given
+    assert after.request.resources == total
+    for n, (has, used) in enumerate(zip(memory, uses, strict=True)):
+        amount = after.allocations.get(f"cell{n}", {}).get("MEMORY_MB", 0)
+        assert min(has, used) <= amount <= max(has, used)
