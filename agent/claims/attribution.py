@@ -91,14 +91,14 @@ class _Attribution:
                 self._rest[used.resource_class] = self._rest.get(used.resource_class, 0) - 1
         for uuid, amounts in has.items():
             for name, amount in amounts.items():
-                if self._rest.get(name, 0) > 0 and not self._has_class(uuid, name):
+                if not self._has_class(uuid, name):
                     left = amount - self._amounts.get(uuid, {}).get(name, 0)
-                    self._add(uuid, name, min(left, self._rest[name]))
+                    self._add(uuid, name, min(left, self._rest.get(name, 0)))
         self._add_bound_memory(has)
         for name in [name for name, amount in self._rest.items() if amount > 0]:
             for uuid, amounts in has.items():
                 left = amounts.get(name, 0) - self._amounts.get(uuid, {}).get(name, 0)
-                self._add(uuid, name, min(max(0, left), self._rest[name]))
+                self._add(uuid, name, min(left, self._rest[name]))
             self._spread(name)
         return Use(self._amounts, units, stray)
 

@@ -877,7 +877,7 @@ class Book:
         used, cells = self._beside(consumer), self._stock(request)
         result = fit(request, host, used, units, cells, self._choice)
         result = self._with_holders_named(self._complete(request, result, consumer, host.cards), consumer)
-        if result.fits or not self.units.contested:
+        if not self.units.contested:
             return result
         # Name the units of the consumer's guest that it may not have, as others have them.
         shortfalls = []
@@ -1108,8 +1108,6 @@ class Book:
                 if not card.model.shapes.keys().isdisjoint(classes)
             }
             host = replace(host, cards=stocks)
-        if not cordoned:
-            return host
         units = {uuid: classes for uuid, classes in self.offered.items() if uuid not in cards}
         idle = self.units.idle_cordoned(units, cordoned)
         return replace(host, cordoned=idle) if idle else host

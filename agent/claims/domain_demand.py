@@ -504,8 +504,6 @@ class _DeviceSearch:
         """The group for a device whose alias this host knows; its suffix is the PCI alias, if it is one."""
         numbered = _NUMBERED.fullmatch(device.alias)
         for name in (device.alias, numbered[1] if numbered else ""):
-            if not name:
-                continue
             for alias in self._devices.aliases:
                 if alias.lower() == name.lower() and device.kind is not DeviceKind.MEDIATED:
                     return RequestGroup(alias)

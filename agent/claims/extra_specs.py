@@ -303,19 +303,19 @@ def check_known(key: str) -> None:
     namespace, colon, rest = key.partition(":")
     word = namespace.strip().lower()
     if not colon:
-        near = get_close_matches(word, _UNSCOPED, n=1, cutoff=0.85)
+        near = get_close_matches(word, _UNSCOPED, cutoff=0.85)
         of_image = _OF_IMAGES.get(_CELL.sub(r"\1N", word))
         if of_image or near:
             _refuse(key, of_image or near[0])
     elif namespace in NAMESPACES:
         own = [known for known in sorted(_KNOWN) if known.startswith(f"{namespace}:")]
-        _refuse(key, (get_close_matches(key, own, n=1, cutoff=0.0) or [f"{namespace}:CLASS"])[0])
+        _refuse(key, (get_close_matches(key, own, cutoff=0.0) or [f"{namespace}:CLASS"])[0])
     elif word in NAMESPACES:
         _refuse(key, f"{word}:{rest}")
     elif word.startswith(_GROUP_STARTS):
         _refuse(key, f"{'resources' if word.startswith('resource') else 'trait'}:{rest}")
     else:
-        near = get_close_matches(word, NAMESPACES, n=1, cutoff=0.85)
+        near = get_close_matches(word, NAMESPACES, cutoff=0.85)
         if near:
             _refuse(key, f"{near[0]}:{rest}")
 
@@ -628,7 +628,7 @@ def parse_image(value: object) -> Image:
             if not _TRAIT.fullmatch(key):
                 raise UsageError(f"image {key}: it does not name a trait.", spec=key)
         elif _CELL_PROPERTY.sub(r"\1.N", key) not in _KNOWN_PROPERTIES:
-            near = get_close_matches(key, sorted(_KNOWN_PROPERTIES), n=1, cutoff=0.0)
+            near = get_close_matches(key, sorted(_KNOWN_PROPERTIES), cutoff=0.0)
             raise UsageError(
                 f"image {key}: unknown image property; did you mean {near[0].replace('.N', '.0')}?", spec=key
             )

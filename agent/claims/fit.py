@@ -168,7 +168,7 @@ def pinned_first(units: Units, placed: Sequence[PlacedCell], host: HostCells) ->
     ordered = dict(units)
     for uuid, pinned in chosen.items():
         exact = units.get(uuid, {}).get("PCPU")
-        if exact is not None and pinned:
+        if exact is not None:
             others = (unit for unit in exact if unit not in pinned)
             ordered[uuid] = {**units[uuid], "PCPU": (*pinned, *others)}
     return ordered

@@ -95,7 +95,7 @@ def _near(name: str, present: Collection[str], standard: Collection[str]) -> str
         return spelt
     cutoff = CUTOFF_SHORT if len(spelt) <= SHORT else CUTOFF
     for known in (present, standard):
-        near = get_close_matches(spelt, sorted(known), n=1, cutoff=cutoff)
+        near = get_close_matches(spelt, sorted(known), cutoff=cutoff)
         if near:
             return near[0]
     return None

@@ -127,8 +127,6 @@ class ClaimRequest:
     @property
     def options(self) -> "tuple[ClaimRequest, ...]":
         """The alternatives in their order of preference, each as a request of its own, for one consumer."""
-        if not self.others:
-            return (self,)
         others = (
             replace(other, consumer=self.consumer, name=self.name, process=self.process)
             for other in self.others

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -169,6 +170,9 @@ def test_units_are_used_where_their_class_was_as_far_as_it_is_held_there(
     uses = guest(resources, units=(vf("vf0"), vf("vf2")))
     row = Row(GUEST, {GUEST: {"host": {"SRIOV_NET_VF": held}}}, guest=uses)
     assert use_of(row, FLAT).amounts == {uuid: {"SRIOV_NET_VF": amount} for uuid, amount in used.items()}
+    if held == 2 and resources:  # one more, that the driver does not name
+        row = replace(row, guest=replace(uses, resources={"SRIOV_NET_VF": 3}))
+        assert use_of(row, FLAT).amounts == {"host": {"SRIOV_NET_VF": 2}, "nic0": {"SRIOV_NET_VF": 1}}
 
 
 @pytest.mark.parametrize(("memory_mb", "pages"), [(0, 0), (4, 2), (5, 3)])
@@ -243,14 +247,97 @@ def test_a_guest_that_is_shut_off_keeps_its_unit_where_it_is_now_if_its_claim_na
 
 
 @pytest.mark.parametrize("state", [GuestState.RUNNING, GuestState.SHUTOFF])
-def test_a_unit_is_used_where_it_is_offered_if_what_is_held_was_moved_elsewhere(state: GuestState) -> None:
+@pytest.mark.parametrize("held", [{GUEST: {"nic0": {"SRIOV_NET_VF": 1}}}, {}], ids=["moved", "deleted"])
+def test_a_unit_is_used_where_it_is_offered_if_what_was_held_is_elsewhere_or_nowhere(
+    state: GuestState, held: dict[str, dict[str, dict[str, int]]]
+) -> None:
     """An agent with a copy of the disk reshaped the host, and knew nothing of the claim and its unit."""
     row = Row(
         GUEST,
-        {GUEST: {"nic0": {"SRIOV_NET_VF": 1}}},
+        held,
         {GUEST: claim({"host": {"SRIOV_NET_VF": 1}}, host="vf2")},
         guest({}, state, units=(vf("vf2"),)),
     )
     use = use_of(row, FLAT)
     assert use.amounts == {"nic1": {"SRIOV_NET_VF": 1}}
     assert use.units == {"nic1": {"SRIOV_NET_VF": ("vf2",)}}
+
+
+def test_memory_bound_to_several_cells_is_there_before_the_rest_of_memory_that_may_be_on_either() -> None:
+    alone = (UsedMemory(0, 100, None, 0), UsedMemory(1, 1500, None, 1))
+    uses = guest({"MEMORY_MB": 1600}, memory=alone)
+    assert use_of(Row(GUEST, guest=uses), NESTED).amounts == {
+        "cell0": {"MEMORY_MB": 100},
+        "cell1": {"MEMORY_MB": 1500},
+    }
+    either = (UsedMemory(0, 200), UsedMemory(1, 200), UsedMemory(1, 600, None, 0))
+    row = Row(
+        GUEST,
+        {GUEST: {"cell1": {"MEMORY_MB": 700}}},
+        guest=guest({"MEMORY_MB": 1000}, memory=either),
+    )
+    few = guest({"MEMORY_MB": 300}, memory=either[:2])
+    assert use_of(Row(GUEST, guest=few), NESTED).amounts == {
+        "cell0": {"MEMORY_MB": 200},
+        "cell1": {"MEMORY_MB": 100},
+    }
+    # Of the 400 that may be on either, cell 1 has 100 as they are held there; the rest is in even shares.
+    assert use_of(row, NESTED).amounts == {"cell0": {"MEMORY_MB": 200}, "cell1": {"MEMORY_MB": 800}}
+
+
+CPUS_OF_CELLS = {"0": "cell0", "1": "cell0", "2": "cell1", "3": "cell1"}
+
+
+@given(
+    st.sets(st.sampled_from(sorted(CPUS_OF_CELLS))),
+    st.integers(0, 4),
+    st.tuples(st.integers(0, 3), st.integers(0, 3)),
+)
+def test_named_units_are_where_they_are_and_the_rest_first_where_it_is_held(
+    named: set[str], more: int, held: tuple[int, int]
+) -> None:
+    row = Row(
+        GUEST,
+        {GUEST: {f"cell{n}": {"PCPU": amount} for n, amount in enumerate(held) if amount}},
+        guest=guest(
+            {"PCPU": len(named) + more},
+            units=tuple(UsedUnit("PCPU", cpu, "numa") for cpu in sorted(named)),
+        ),
+    )
+    use = use_of(row, NESTED)
+    used = [use.amounts.get(f"cell{n}", {}).get("PCPU", 0) for n in range(2)]
+    on = [sum(CPUS_OF_CELLS[cpu] == f"cell{n}" for cpu in named) for n in range(2)]
+    assert sum(used) == len(named) + more
+    least = [max(pair) for pair in zip(on, held, strict=True)]
+    if sum(least) <= sum(used):
+        assert all(part >= wanted for part, wanted in zip(used, least, strict=True))
+    else:
+        assert all(on[n] <= used[n] <= least[n] for n in range(2))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "where"), [({"SNP"}, {"snp": 3}), ({"ES"}, {"es": 3}), (set(), {"es": 1, "snp": 2})]
+)
+def test_a_key_for_encrypted_memory_is_on_the_provider_of_its_kind(
+    kinds: set[str], where: dict[str, int]
+) -> None:
+    """Where the kind is not known, it is on any of them."""
+    keys = [
+        Provider(name, name, "host", {"MEM_ENCRYPTION_CONTEXT": Inventory(total)}, frozenset({name.upper()}))
+        for name, total in (("es", 1), ("snp", 9))
+    ]
+    place = Place(ProviderIndex.of(ProviderTree([provider("host", None, VCPU=4), *keys])))
+    uses = guest({"MEM_ENCRYPTION_CONTEXT": 3}, encryption=frozenset(kinds))
+    used = use_of(Row(GUEST, guest=uses), place).amounts
+    assert used == {uuid: {"MEM_ENCRYPTION_CONTEXT": amount} for uuid, amount in where.items()}
+
+
+@pytest.mark.parametrize(
+    ("making", "is_gone"), [({"parent": "0000:41:00.0"}, False), ({"placement": "3"}, True)]
+)
+def test_a_unit_that_is_still_to_be_made_is_gone_only_if_it_has_a_place(
+    making: dict[str, str], is_gone: bool
+) -> None:
+    made = replace(claim({"nic0": {"SRIOV_NET_VF": 1}}, nic0="vf9"), makings={"vf9": making})
+    gone = list(gone_units(FLAT, [Row(GUEST, claimed={GUEST: made})]))
+    assert gone == [("nic0", "SRIOV_NET_VF", "vf9", GUEST)] * is_gone

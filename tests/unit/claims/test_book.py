@@ -314,10 +314,15 @@ def test_free_is_what_no_column_of_another_row_needs(data: st.DataObject, steps:
             needs = sum(model.need(group, (uuid, name)) for group in model.groups())
             assert book.used.get(uuid, {}).get(name, 0) == needs
             assert book.free(uuid, name, "somebody new") == model.free((uuid, name), "somebody new")
+            unheld = sum(max(0, model.unheld(group, (uuid, name))) for group in model.groups())
+            assert book.unheld_of_others("somebody new").get(uuid, {}).get(name, 0) == unheld
             for consumer in CONSUMERS:
                 alone = consumer not in model.moves
                 if alone:
                     assert book.free(uuid, name, consumer) == model.free((uuid, name), consumer)
+        assert {who for who in EVERYBODY if book.holds(who)} == {who for who in model.held if model.held[who]}
+        for who in EVERYBODY:
+            assert book.other_allocations(who) == ({} if who in model.claims else model.held.get(who, {}))
         for group in model.groups():
             instance = next(who for who in group if who not in model.moves.values())
             assert book.unheld().get(instance, {}) == {
@@ -765,8 +770,12 @@ def test_a_unit_that_two_guests_use_counts_for_the_one_that_placement_holds_it_f
     book = Book()
     book.refresh(HOST, {}, UNITS)
     book.observe_guests([Guest(who, "g", GuestState.RUNNING, {}, used) for who in (LEFT, OTHER)])
-    book.refresh(HOST, {NIC: {holder: {VF: 1}}}, UNITS)
-    assert book.used[NIC][VF] == 1
+    for read in (lambda: book.refresh(HOST, {NIC: {holder: {VF: 1}}}, UNITS), lambda: None):
+        read()
+        assert book.used[NIC][VF] == 1
+        book.enter_held(holder, {})
+        assert book.used[NIC][VF] == 1
+        book.enter_held(holder, {NIC: {VF: 1}})
     for who in (LEFT, OTHER):
         book.put(claim(who, {NIC: {VF: 1}}, ("vf0",)))
         assert book.used[NIC][VF] == (1 if who == holder else 2)
@@ -787,3 +796,126 @@ def test_a_refusal_names_the_unit_of_the_domain_that_another_guest_has() -> None
     )
     (cpus,) = book.fit(ask(LEFT, VCPU=99)).shortfalls
     assert cpus.reason == "only 40 of 40 are free"
+
+
+def test_of_two_migrations_the_one_with_just_the_place_is_taken_before_one_that_holds_as_much() -> None:
+    """The other has the device on another card, and the place itself would be offered."""
+    card = Provider(SECOND_NIC, "second nic", ROOT, {VF: Inventory(4)})
+    book = Book([claim(LEFT, PLACE, ("vf0",))])
+    book.refresh(ProviderIndex.of(WITH_MEMORY.tree.with_provider(card), ROOT), {}, UNITS)
+    for consumer, nic in ((FIRST, SECOND_NIC), (SECOND, NIC)):
+        book.enter_held(consumer, {**CPUS_ALONE, nic: {VF: 1}})
+    for candidates in ([FIRST, SECOND], [SECOND, FIRST]):
+        book.note_departed({LEFT: candidates})
+        assert book.unheld() == {}
+    book.note_departed({LEFT: [FIRST]})
+    assert book.unheld() == {LEFT: {NIC: {VF: 1}}} and book.away() == {LEFT: ""}
+
+
+@pytest.mark.parametrize(("uses", "told"), [(2, False), (3, True)])
+def test_what_to_do_where_no_claim_for_a_guest_fits_beside_those_of_others(uses: int, told: bool) -> None:
+    book = Book([claim(OTHER, {ROOT: {VCPU: 38}})])
+    book.refresh(HOST, {}, UNITS)
+    book.observe_guests([Guest(LEFT, "g", GuestState.RUNNING, {VCPU: uses})])
+    remedies = book.survey(Place(HOST, UNITS)).remedies
+    clause = "No claim for it fits beside what others have: 41 VCPU of host are needed, of 40."
+    assert remedies.keys() == ({LEFT} if told else set())
+    assert all(remedy.startswith(clause) for remedy in remedies.values())
+
+
+def test_a_claim_in_place_of_an_earlier_one_has_its_own_units_alone() -> None:
+    book = Book()
+    book.refresh(HOST, {}, UNITS)
+    for unit in ("vf0", "vf1"):
+        book.put(claim(LEFT, {NIC: {VF: 1}}, (unit,)))
+    assert [book.units.owner(VF, unit) for unit in ("vf0", "vf1")] == [None, LEFT]
+
+
+def test_what_a_consumer_has_of_one_class_frees_nothing_of_another() -> None:
+    book = Book([claim(LEFT, {ROOT: {VCPU: 2}}), claim(OTHER, {ROOT: {MEMORY: 4096}})])
+    book.refresh(WITH_MEMORY, {}, UNITS)
+    assert (book.free(ROOT, VCPU, LEFT), book.free(ROOT, MEMORY, LEFT)) == (40, 0)
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        ({ROOT: {VCPU: 30}}, None),
+        ({ROOT: {VCPU: 31}}, "its guest uses it already"),
+        ({NIC: {VF: 2}}, None),
+        ({NIC: {VF: 3}}, "max_unit is 2"),
+    ],
+)
+def test_a_claim_grows_into_what_is_free_and_no_amount_that_it_has_is_in_its_way(
+    after: Amounts, reason: str | None
+) -> None:
+    """The host is over-committed: others have 20 of 40 CPUs beside its own 30."""
+    nic = Provider(NIC, "nic", ROOT, {VF: Inventory(4, max_unit=2)})
+    before = claim(LEFT, {ROOT: {VCPU: 30}, NIC: {VF: 1}})
+    book = Book([before, claim(OTHER, {ROOT: {VCPU: 20}})])
+    book.refresh(ProviderIndex.of(HOST.tree.with_provider(nic), ROOT), {}, UNITS)
+    found = [each.reason for each in book.growth_shortfalls(before, claim(LEFT, after))]
+    assert found == ([reason] if reason else [])
+
+
+def test_a_move_on_one_host_leaves_the_data_where_it_is() -> None:
+    """On the pool that the instance holds, although the host has disks of its own, which come first."""
+    rack = frozenset({"rack"})
+    pool = Provider(
+        uuid_of("pool"),
+        "pool",
+        None,
+        {"DISK_GB": Inventory(100)},
+        frozenset({"MISC_SHARES_VIA_AGGREGATE"}),
+        rack,
+    )
+    root = Provider(ROOT, "host", None, {VCPU: Inventory(4), "DISK_GB": Inventory(100)}, aggregates=rack)
+    held = {ROOT: {VCPU: 1}, pool.uuid: {"DISK_GB": 10}}
+    book = Book([claim(LEFT, held)])
+    book.refresh(ProviderIndex.of(ProviderTree([root, pool]), ROOT), {}, {})
+    book.enter_held(LEFT, held)
+    request = ask(LEFT, VCPU=2, DISK_GB=10)
+    assert book.fit_move(request, MIGRATION, held).allocations == {
+        ROOT: {VCPU: 2},
+        pool.uuid: {"DISK_GB": 10},
+    }
+    assert book.fit(ask(OTHER, VCPU=2, DISK_GB=10)).allocations == {ROOT: {VCPU: 2, "DISK_GB": 10}}
+    refused = book.fit_move(ask(LEFT, VCPU=4, DISK_GB=10), MIGRATION, held)
+    assert [each.reason for each in refused.shortfalls] == ["only 3 of 4 are free"]
+
+
+def test_the_holders_of_what_is_not_free_are_named_on_the_parts_of_the_host_alone() -> None:
+    """On the root all guests are, and what no inventory could give has no holder."""
+    vfs = claim(OTHER, {ROOT: {VCPU: 30}, NIC: {VF: 2}}, ("vf0", "vf1"))
+    book = Book([vfs])
+    book.refresh(HOST, {}, UNITS)
+    reasons = {
+        name: [each.reason for each in book.fit(ask(LEFT, **{name: amount})).shortfalls]
+        for name, amount in ((VCPU, 11), (VF, 3))
+    }
+    assert reasons == {
+        VCPU: ["only 10 of 40 are free"],
+        VF: [f"only 2 of 4 are free: {OTHER} has 2"],
+    }
+    nic = Provider(NIC, "nic", ROOT, {VF: Inventory(4, max_unit=1)})
+    book.refresh(ProviderIndex.of(HOST.tree.with_provider(nic), ROOT), {}, UNITS)
+    (shortfall,) = book.fit(ask(LEFT, SRIOV_NET_VF=2)).shortfalls
+    assert shortfall.reason == "max_unit is 1"
+    (taken,) = book.unit_shortfalls(LEFT, {NIC: {VF: ("vf0", "vf2")}})
+    assert (taken.asked, taken.free, taken.provider) == (1, 0, "nic")
+    assert taken.reason == f"vf0 belongs to {OTHER}"
+
+
+@pytest.mark.parametrize(("others", "free"), [(17, 3), (18, 2), (25, 0)])
+def test_what_is_held_is_kept_on_a_provider_that_is_reserved_whole_as_far_as_others_leave_it(
+    others: int, free: int
+) -> None:
+    """A reservation of all keeps new consumers out, and not those that hold; the ratio applies to them."""
+    root = Provider(ROOT, "host", None, {VCPU: Inventory(10, reserved=10, allocation_ratio=2.0)})
+    book = Book([claim(OTHER, {ROOT: {VCPU: others}})])
+    book.refresh(ProviderIndex.of(ProviderTree([root]), ROOT), {}, {})
+    held = {ROOT: {VCPU: 3}}
+    book.enter_held(LEFT, held)
+    found = book.cover(ask(LEFT, VCPU=3), held, exact=True)
+    reasons = [each.reason for each in found.shortfalls]
+    assert (found.fits, reasons) == (free >= 3, [] if free >= 3 else [f"other consumers need all but {free}"])

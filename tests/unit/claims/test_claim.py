@@ -343,3 +343,35 @@ def test_the_groups_share_out_the_whole_allocation(placed: list[tuple[str, int]]
     for mapping, group in zip(mappings, groups, strict=True):
         (amounts,) = mapping.allocations.values()
         assert amounts == group.resources
+
+
+def test_the_unsuffixed_group_has_the_units_that_the_others_leave() -> None:
+    request = ClaimRequest(
+        CONSUMER, (RequestGroup("", {"SRIOV_NET_VF": 1}), RequestGroup("_a", {"SRIOV_NET_VF": 1}))
+    )
+    units = {CARD: {"SRIOV_NET_VF": ("vf0", "vf1")}}
+    rest, group = map_groups(request, {CARD: {"SRIOV_NET_VF": 2}}, units, tree(card=set()))
+    assert (group.units, rest.units) == (
+        {CARD: {"SRIOV_NET_VF": ("vf0",)}},
+        {CARD: {"SRIOV_NET_VF": ("vf1",)}},
+    )
+
+
+def test_a_search_for_who_got_what_ends() -> None:
+    """All but one of the ports are alike, and the last one is on no card: there are 12! ways to try."""
+    ports = [RequestGroup(f"_{n:02}", {"SRIOV_NET_VF": 1}) for n in range(12)]
+    last = RequestGroup("_last", {"SRIOV_NET_VF": 1}, (frozenset({"CUSTOM_NOWHERE"}),))
+    cards = {f"card{n}": set[str]() for n in range(13)}
+    allocations = {name: {"SRIOV_NET_VF": 1} for name in cards}
+    assert map_groups(ClaimRequest(CONSUMER, (*ports, last)), allocations, {}, tree(**cards)) == ()
+
+
+def test_a_group_without_resources_and_one_on_a_provider_that_is_gone_are_no_obstacle() -> None:
+    numa = RequestGroup("_numa", {}, (frozenset({"HW_NUMA_ROOT"}),))
+    request = ClaimRequest(
+        CONSUMER, (numa, port("_red", 1, "CUSTOM_R")), same_subtree=(frozenset({"_numa"}),)
+    )
+    for where, traits in ((CARD, {"CUSTOM_R"}), ("gone", set[str]())):
+        allocations = {where: {"SRIOV_NET_VF": 1, BANDWIDTH: 1}}
+        (red,) = map_groups(request, allocations, {}, tree(card=traits))
+        assert (red.suffix, red.allocations) == ("_red", allocations)

@@ -22,6 +22,7 @@ from agent.claims.domain_demand import (
     request_for_domain,
     why_on_no_provider,
     with_allocated_disk,
+    with_claimed_devices,
     with_disk,
 )
 from agent.claims.fit import ProviderIndex
@@ -708,3 +709,190 @@ def test_dedicated_cpus_without_cells_are_pinned_one_to_one() -> None:
     units = {"root": {"PCPU": ("7", "11")}}
     claim = Claim(CONSUMER, ClaimState.CLAIMED, request, {"root": {"PCPU": 2, "MEMORY_MB": 512}}, units)
     assert given_resources(claim, GIVEN_TREE, GIVEN_CELLS).pinned == {0: 7, 1: 11}
+
+
+def test_a_group_policy_that_is_asked_for_stays() -> None:
+    asked = replace(groups(RequestGroup("_RED", {"SRIOV_NET_VF": 1})), group_policy="isolate")
+    assert demand(asked=asked).request.group_policy == "isolate"
+    assert demand(port("red")).request.group_policy is None
+    assert demand(port("red"), port("blue")).request.group_policy == "none"
+
+
+def test_dedicated_cpus_that_are_asked_for_beside_an_isolated_emulator_stay_dedicated() -> None:
+    asked = replace(ASKED, groups=(RequestGroup("", {"PCPU": 5}),))
+    found = demand(asked=asked, needs=replace(NEEDS, isolate_emulator=True)).request
+    assert found.resources == {"PCPU": 5, "MEMORY_MB": 4096} and found.topology.isolate_emulator
+
+
+def test_a_device_that_no_provider_has_is_told_by_its_address() -> None:
+    assert faults(port("", "0000:99:00.0")) == [
+        "<interface> is 0000:99:00.0, which no provider of this host has"
+    ]
+
+
+def test_a_namespace_of_memory_is_found_by_the_name_of_its_class() -> None:
+    name = "CUSTOM_PMEM_NAMESPACE_A"
+    root = Provider("host", "host", inventories={"VCPU": Inventory(16), name: Inventory(1)})
+    devices = HostDevices(ProviderIndex.of(ProviderTree([root]), "host"), {"host": {name: ("ns0",)}}, {})
+    needs = replace(NEEDS, devices=(NeededDevice(DeviceKind.MEMORY, "pmem-namespace-a"),))
+    found = demand_of_domain(needs, ASKED, devices).request
+    assert found.resources == {"VCPU": 4, "MEMORY_MB": 4096, name: 1}
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [(UsedMemory(0, 256),), (UsedMemory(0, 256), UsedMemory(1, 256)), (UsedMemory(None, 256, 2048),)],
+)
+def test_memory_that_is_bound_to_no_several_cells_or_is_more_than_the_guest_has_is_on_any(
+    memory: tuple[UsedMemory, ...],
+) -> None:
+    wanted = requested(a_guest(memory=memory, VCPU=1, MEMORY_MB=300), {**CELLS, 2: uuid_of("cell2")})
+    assert groups_by_name(wanted) == {"": {"VCPU": 1, "MEMORY_MB": 300}}
+
+
+def test_a_mediated_device_that_was_just_made_for_the_claim_is_on_the_card_of_the_claim() -> None:
+    units = {"card": {"VGPU": (MDEV(1), MDEV(2))}, "unknown": {"VGPU": (MDEV(3),)}}
+    claim = Claim(CONSUMER, ClaimState.CLAIMED, ASKED, {}, units)
+    unseen = [UsedUnit("", MDEV(number), f"mdev:{MDEV(number)}") for number in (1, 2, 3, 4)]
+    seen = UsedUnit("VGPU", MDEV(1), "pci:other")
+    found = with_claimed_devices(a_guest(*unseen, seen, VCPU=1, VGPU=1), claim, {"card": "pci:card"})
+    assert found.resources == {"VCPU": 1, "VGPU": 3}
+    located = [UsedUnit("VGPU", MDEV(number), "pci:card") for number in (1, 2)]
+    assert found.units == (*located, *unseen[2:], seen)
+
+
+CELLS_OF_TWO = HostCells(
+    tuple(
+        HostCell(
+            number,
+            f"cell{number}",
+            (),
+            frozenset({10 * number}),
+            frozenset(range(10 * number + 1, 10 * number + 9)),
+            9,
+            65536,
+            65536,
+            {},
+        )
+        for number in range(2)
+    )
+)
+OF_TWO = HostDevices(
+    ProviderIndex.of(
+        ProviderTree(
+            [
+                Provider("host", "host"),
+                *(
+                    Provider(
+                        f"cell{n}",
+                        f"cell{n}",
+                        "host",
+                        {"VCPU": Inventory(9), "PCPU": Inventory(8), "MEMORY_MB": Inventory(65536)},
+                    )
+                    for n in range(2)
+                ),
+            ]
+        ),
+        "host",
+    ),
+    {f"cell{n}": {"PCPU": tuple(str(cpu) for cpu in range(10 * n + 1, 10 * n + 9))} for n in range(2)},
+    cells=CELLS_OF_TWO,
+)
+PINNED_TO_TWO = DomainNeeds(
+    name="web",
+    vcpus=4,
+    memory_mb=4096,
+    dedicated={0: 1, 1: 2, 2: 11, 3: 12},
+    vcpu_ids=frozenset(range(4)),
+    cells=(NeededCell(frozenset({0, 1}), 2048, 0), NeededCell(frozenset({2, 3}), 2048, 1)),
+    isolate_emulator=True,
+    emulator=3,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "with_cells"),
+    [
+        ({}, True),
+        ({"cells": tuple(replace(cell, host_cell=None) for cell in PINNED_TO_TWO.cells)}, True),
+        ({"dedicated": {0: 1, 1: 2}, "floating": {2: frozenset({10}), 3: frozenset({10})}}, True),
+        (
+            {
+                "vcpu_ids": frozenset({0, 1, 2, 4}),
+                "dedicated": {0: 1, 1: 2, 2: 11, 4: 12},
+                "cells": (
+                    PINNED_TO_TWO.cells[0],
+                    replace(PINNED_TO_TWO.cells[1], cpus=frozenset({2, 4})),
+                ),
+            },
+            False,
+        ),
+        ({"dedicated": {0: 1, 1: 1, 2: 11, 3: 12}}, False),
+        ({"dedicated": {0: 1, 1: 13, 2: 11, 3: 12}}, False),
+        ({"dedicated": {0: 1, 1: 2, 2: 4, 3: 5}}, False),
+        ({"emulator": 13}, False),
+        ({"cells": (PINNED_TO_TWO.cells[0], replace(PINNED_TO_TWO.cells[1], host_cell=0))}, False),
+        ({"cells": (replace(PINNED_TO_TWO.cells[0], host_cell=1), PINNED_TO_TWO.cells[1])}, False),
+        ({"dedicated": {0: 1, 1: 2}, "floating": {2: frozenset({10}), 3: frozenset({0})}}, False),
+        ({"dedicated": {0: 1, 1: 2}, "floating": {2: frozenset({10, 13})}}, False),
+        ({"scattered": True}, False),
+        ({"cells": (PINNED_TO_TWO.cells[0], replace(PINNED_TO_TWO.cells[1], page_kib=2048))}, False),
+        (
+            {
+                "cells": (
+                    NeededCell(frozenset(range(4)), 2048, 0),
+                    NeededCell(frozenset(), 2048, 1),
+                ),
+                "dedicated": {0: 1, 1: 2, 2: 4, 3: 5},
+            },
+            False,
+        ),
+    ],
+    ids=[
+        "as a claim has it",
+        "cells by their CPUs",
+        "shared CPUs of its cell",
+        "a gap in the CPUs",
+        "two CPUs on one",
+        "CPUs of a cell on two",
+        "two cells on one by their CPUs",
+        "the emulator on another cell than the first",
+        "two cells on one",
+        "a cell apart from its CPUs",
+        "shared CPUs of another cell",
+        "other CPUs than the shared ones",
+        "scattered",
+        "two page sizes",
+        "a cell without CPUs",
+    ],
+)
+def test_a_domain_whose_places_no_claim_with_cells_has_is_claimed_as_it_is(
+    change: dict[str, Any], with_cells: bool
+) -> None:
+    needs = replace(PINNED_TO_TWO, **change)
+    memory = tuple(
+        UsedMemory(cell.host_cell, cell.memory_mb, cell.page_kib, number)
+        for number, cell in enumerate(needs.cells)
+        if cell.host_cell is not None
+    )
+    found = demand_of_domain(replace(needs, memory=memory), ASKED, OF_TWO)
+    assert (found.request.topology.cells == 2) is with_cells
+    assert (found.request.topology == TopologyRequest()) is not with_cells
+    cpus = {*needs.dedicated.values(), needs.emulator}
+    named = [unit for classes in found.restriction.units.values() for unit in classes.get("PCPU", ())]
+    assert sorted(map(int, named)) == sorted(cpu for cpu in cpus if cpu is not None)
+    assert found.request.resources["PCPU"] == len(needs.dedicated) + 1 if with_cells else len(cpus)
+    assert found.request.resources["MEMORY_MB"] == 4096
+    if with_cells:
+        assert found.restriction.cells == ({0: 0, 1: 1} if memory or len(needs.dedicated) == 4 else {0: 0})
+
+
+@pytest.mark.parametrize("dedicated", [{}, {0: 1}, {0: 1, 1: 2, 2: 11, 3: 12}])
+def test_a_cpu_of_the_emulator_that_is_to_be_chosen_leaves_the_others_open(dedicated: dict[int, int]) -> None:
+    """A guest that names the emulator's CPU and not all of its own gets any others."""
+    needs = replace(NEEDS, dedicated=dedicated, isolate_emulator=True, emulator=3)
+    asked = replace(ASKED, groups=(RequestGroup("", {"PCPU": 5}),))
+    found = demand_of_domain(needs, ASKED if dedicated else asked, OF_TWO)
+    named = {unit for classes in found.restriction.units.values() for unit in classes.get("PCPU", ())}
+    assert named == ({str(cpu) for cpu in (*dedicated.values(), 3)} if dedicated else set())
+    assert found.restriction.cells == {}

@@ -2,7 +2,15 @@
 
 import pytest
 
-from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind, DoubtState, doubt_to_json, read_doubt
+from agent.claims.doubt import (
+    Doubt,
+    DoubtfulWrite,
+    DoubtKind,
+    DoubtState,
+    doubt_of_bar,
+    doubt_to_json,
+    read_doubt,
+)
 from agent.errors import UsageError
 
 INSTANCE = "c0ffee00-0000-4000-8000-0000000000c1"
@@ -65,3 +73,39 @@ def test_an_agent_of_another_version_reads_whether_a_doubt_is_fenced(*, fenced: 
 def test_a_doubt_that_makes_no_sense_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         read_doubt({**doubt_to_json(doubt(part(INSTANCE, 1))), **change})
+
+
+@pytest.mark.parametrize(
+    ("generation", "state", "meets"),
+    [
+        (None, DoubtState.OPEN, True),
+        (0, DoubtState.FENCED, True),
+        (16, DoubtState.OPEN, True),
+        (17, DoubtState.OPEN, False),
+        (3, DoubtState.ANSWERED, False),
+    ],
+)
+def test_a_write_whose_generation_a_consumer_soon_has_again_may_come_in_its_next_life(
+    generation: int | None, state: DoubtState, meets: bool
+) -> None:
+    """16 is the highest generation that another host's bar may name; an answered write has been executed."""
+    written = Doubt(ID, DoubtKind.BEGIN, (part(INSTANCE, generation, VCPU=1),), 12.5, state)
+    assert written.meets_next_life is meets
+
+
+@pytest.mark.parametrize(
+    ("kind", "amounts", "is_other"),
+    [(DoubtKind.FENCE, {}, True), (DoubtKind.FENCE, {"VCPU": 1}, False), (DoubtKind.BEGIN, {}, False)],
+)
+def test_a_fence_that_gives_nothing_is_of_another_host(
+    kind: DoubtKind, amounts: dict[str, int], is_other: bool
+) -> None:
+    assert Doubt(ID, kind, (part(INSTANCE, 3, **amounts),), 12.5).is_of_another_host is is_other
+    assert doubt_of_bar(ID, part(INSTANCE, None, VCPU=1), 12.5).is_of_another_host
+
+
+def test_a_write_is_the_same_only_with_the_same_parts() -> None:
+    begin = doubt(part(INSTANCE, 3, VCPU=2))
+    assert begin.is_same_write(DoubtKind.BEGIN, [part(INSTANCE, 3, VCPU=2)])
+    assert not begin.is_same_write(DoubtKind.BEGIN, [part(INSTANCE, 4, VCPU=2)])
+    assert not begin.is_same_write(DoubtKind.RELEASE, [part(INSTANCE, 3, VCPU=2)])

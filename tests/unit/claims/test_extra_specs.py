@@ -18,10 +18,11 @@ from agent.claims.extra_specs import (
     encryption_trait,
     host_traits,
     parse_image,
+    properties_without_effect,
     read_flag,
     without_effect,
 )
-from agent.claims.parse_request import Flavor, claim_for_flavor
+from agent.claims.parse_request import Flavor, claim_for_flavor, parse_flavor
 from agent.errors import UsageError
 
 
@@ -314,3 +315,28 @@ def test_memory_encryption_is_by_sev_unless_a_model_is_named(
 def test_a_value_that_nova_refuses_is_refused(specs: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         host_traits(specs)
+
+
+def test_what_changes_no_claim_is_told_with_its_reason() -> None:
+    for key, reason in IMAGE_NO_CLAIM.items():
+        assert properties_without_effect([key]) == (f"image {key} has no effect on the claim: {reason}",)
+    assert properties_without_effect(["my_key", "hw_numa_nodes"]) == (
+        "image my_key has no effect: it is no image property of nova",
+    )
+    assert without_effect({"my:key": "1", "resources:VGPU": "1"}, {}) == (
+        "my:key has no effect: it is no extra spec of nova",
+    )
+
+
+def test_a_name_of_a_spec_or_a_property_has_a_longest_text() -> None:
+    for length, is_refused in ((255, False), (256, True)):
+        name = "x" * length
+        for parse in (
+            lambda name=name: parse_image({name: "1"}),
+            lambda name=name: parse_flavor({"vcpus": 1, "memory_mb": 1, "extra_specs": {name: "1"}}),
+        ):
+            if is_refused:
+                with pytest.raises(UsageError, match="at most 255 are possible"):
+                    parse()
+            else:
+                parse()

@@ -40,9 +40,9 @@ def test_a_trait_of_the_root_is_asked_of_the_root_alone() -> None:
         replace(request, root_forbidden=frozenset({"COMPUTE_NODE"})),
     ):
         (reason,) = reasons(fitted(wanted, root, cell))
-        assert reason[3:] in (
-            ("host", "lacks trait HW_NUMA_ROOT"),
-            ("host", "has the forbidden trait COMPUTE_NODE"),
+        assert reason in (
+            ("", 0, 0, "host", "lacks trait HW_NUMA_ROOT"),
+            ("", 0, 0, "host", "has the forbidden trait COMPUTE_NODE"),
         )
 
 
@@ -266,6 +266,8 @@ def test_one_gpu_is_taken_where_it_parts_the_fewest_peers() -> None:
     assert fitted(one, *host, used=used).allocations.keys() == {"gpu10"}
     used |= {"gpu10": {"PGPU": 1}}
     assert fitted(one, *host, used=used).allocations.keys() == {"gpu11"}
+    alike = [*host[:-1], provider("zgpu", "host", PGPU=1)]
+    assert fitted(one, *alike, used=used).allocations.keys() == {"gpu11"}, "neither has a peer: by name"
     used |= {"gpu11": {"PGPU": 1}}
     assert fitted(one, *host, used=used).allocations.keys() == {"gpu00"}
 
@@ -566,3 +568,27 @@ def test_a_cell_is_asked_for_what_the_largest_cell_of_the_guest_needs(
     )
     asked = _asked_of_cell(ask(group(VCPU=3, PCPU=4, MEMORY_MB=3072, VGPU=1)), guest, sizes_kib)
     assert asked == {"VGPU": 1, "PCPU": 3, "VCPU": 2, **memory}
+
+
+def test_a_trait_that_no_provider_of_the_group_has_is_told_with_the_one_that_was_meant() -> None:
+    found = fitted(ask(group("", "CUSTOM_M06", VGPU=1)), *NUMA)
+    assert {each[4] for each in reasons(found)} == {
+        "no provider that can give any of the group has trait CUSTOM_M06; did you mean CUSTOM_M60?"
+    }
+
+
+def test_a_suffixed_group_takes_its_own_first_choice_whatever_the_unsuffixed_one_takes() -> None:
+    cells = (
+        provider("host", DISK_GB=9),
+        provider("numa0", "host", VCPU=8, MEMORY_MB=64),
+        provider("numa1", "host", VCPU=8),
+    )
+    asked = ask(group(VCPU=1, MEMORY_MB=1), group("a", VCPU=1), policy="none")
+    found = fitted(asked, *cells, used={"numa1": {"VCPU": 7}})
+    assert found.allocations == {"numa0": {"VCPU": 1, "MEMORY_MB": 1}, "numa1": {"VCPU": 1}}
+
+
+def test_groups_that_compete_are_told_of_the_class_that_they_compete_for() -> None:
+    gpu = provider("gpu0", "host", VGPU=4)
+    found = fitted(ask(group(VCPU=1), group("a", VGPU=3), group("b", VGPU=3), policy="none"), HOST, gpu)
+    assert reasons(found) == [("VGPU", 6, 4, "gpu0", "the groups 'a', 'b' together ask for more than fits")]

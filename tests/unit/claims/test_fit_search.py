@@ -13,7 +13,7 @@ from kits.host_cells import CORES, host_cells, provider_tree, topology
 
 from agent.claims.choice import Choice, Order, Strategy
 from agent.claims.claim import Fit, Shortfall
-from agent.claims.fit import cell_amounts, fit_in_sum, fit_with_cells, without_cell_resources
+from agent.claims.fit import cell_amounts, check_placeable, fit_in_sum, fit_with_cells, without_cell_resources
 from agent.claims.fit_search import (
     STEPS_MAX,
     HostStock,
@@ -21,10 +21,11 @@ from agent.claims.fit_search import (
     first_units,
     fit_slots,
 )
-from agent.claims.guest_cells import nova_affinity
-from agent.claims.host_cells import CellStock
+from agent.claims.guest_cells import PlacedCell, nova_affinity
+from agent.claims.host_cells import CellStock, HostCell, HostCells
 from agent.claims.refusal import CELLS_UNKNOWN
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
+from agent.errors import UsageError
 from agent.tree import Inventory, Provider, ProviderTree
 
 
@@ -236,3 +237,68 @@ def test_amounts_on_any_cells_add_up(first: int, second: int, wanted: int) -> No
         tree = tree.with_provider(Provider(uuid_of(name), name, uuid_of("host"), inventories))
     stock = HostStock(ProviderIndex.of(tree, uuid_of("host")), {}, {})
     assert fit_in_sum(ask_cells(1, wanted, 1), stock).fits is (first + second >= wanted)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "vfs", "reasons_"),
+    [
+        (4, 1, []),
+        (5, 1, [("PCPU", 5, 4, "host", "only 4 of it are held")]),
+        (4, 2, [("VF", 2, 1, "card", "group '1': only 1 of 1 is free")]),
+    ],
+)
+def test_allocations_cover_the_amounts_on_any_cells_and_the_other_groups(
+    cpus: int, vfs: int, reasons_: list[tuple[str, int, int, str, str]]
+) -> None:
+    tree = TREE
+    for name, amount in (("cell0", 1), ("cell1", 3)):
+        inventories = {"PCPU": Inventory(amount), "MEMORY_MB": Inventory(1024)}
+        tree = tree.with_provider(Provider(uuid_of(name), name, uuid_of("host"), inventories))
+    stock = HostStock(ProviderIndex.of(tree, uuid_of("host")), {}, {})
+    found = fit_in_sum(ask_cells(1, cpus, 1, RequestGroup("1", {"VF": vfs})), stock)
+    assert found.fits if not reasons_ else reasons(found) == reasons_
+
+
+def test_a_contradictory_request_is_refused_before_any_host_is_looked_at() -> None:
+    topology_ = TopologyRequest("dedicated")
+    asked = ClaimRequest(
+        "consumer", (RequestGroup("", {"VCPU": 2, "PCPU": 2, "MEMORY_MB": 1}),), topology=topology_
+    )
+    with pytest.raises(UsageError, match="use the policy mixed"):
+        check_placeable(asked)
+
+
+@pytest.mark.parametrize(
+    ("used", "reason"), [("PF", "nothing of it can be given while its PF is in use"), ("VF", "")]
+)
+def test_a_class_whose_card_is_in_use_otherwise_says_so(used: str, reason: str) -> None:
+    card = provider("card", VF=2, PF=1)
+    index = ProviderIndex.of(ProviderTree([card]), ways={card.uuid: (frozenset({"VF"}), frozenset({"PF"}))})
+    stock = HostStock(index, {card.uuid: {used: 1}}, {card.uuid: {"VF": () if reason else ("1",), "PF": ()}})
+    wanted = group("1", VF=1)
+    assert list(stock.obstacles(wanted, wanted.resources, card)) == ([("VF", reason)] if reason else [])
+    assert stock.can_give_together(card, {"VF": 1, "PF": 1}) is False
+    assert stock.can_give_together(card, {"VF": 1}) is not bool(reason)
+    reserved = provider("card", VF=Inventory(2, reserved=1), PF=1)
+    assert HostStock(index, {}, {}).can_give_together(reserved, {"VF": 2}) is False
+
+
+def test_of_devices_that_are_not_near_the_guest_one_without_a_cell_comes_before_one_on_another_cell() -> None:
+    tree = TREE.with_provider(Provider(uuid_of("zcard"), "zcard", uuid_of("host"), {"VF": Inventory(1)}))
+    stock = HostStock(ProviderIndex.of(tree, uuid_of("host")), {}, STOCK.units)
+    on_first = CellStock(CELLS, busy=frozenset(range(2 * CORES, 4 * CORES)))
+    device = RequestGroup("1", {"VF": 1}, numa_policy="preferred")
+    found = fitted_cells(ask_cells(1, 2, 1024, device), stock, on_first)
+    assert found.cells[0].host_cell == 0 and found.allocations[uuid_of("zcard")] == {"VF": 1}
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_the_large_pages_of_a_cell_are_allocated_where_placement_counts_them(counted: bool) -> None:
+    host = provider("host", VCPU=8, MEMORY_MB=8192)
+    pages = provider("pages", "host", **({"CUSTOM_HUGEPAGES_2048KIB": 999} if counted else {"VF": 1}))
+    cell = HostCell(0, host.uuid, (), frozenset(), frozenset(), 8, 0, 0, {2048: 999}, {2048: pages.uuid})
+    placed = PlacedCell(0, 0, {0: 4, 1: 5}, frozenset({6}), 2048, 1024, frozenset({2}), frozenset({7}))
+    amounts = cell_amounts([placed], HostCells((cell,)), ProviderTree([host, pages]))
+    of_host = {"VCPU": 1, "PCPU": 4, "MEMORY_MB": 1024}
+    expected = {pages.uuid: {"CUSTOM_HUGEPAGES_2048KIB": 512}} if counted else {}
+    assert amounts == {host.uuid: of_host, **expected}

@@ -157,6 +157,11 @@ def test_the_best_page_size_that_there_is_enough_of_is_taken() -> None:
         assert placed.page_kib == page
     fit = fit_cells([GuestCell(0, memory_mb=2048)], [host], page_sizes_kib=(2048,))
     assert fit.misfits[0].reason == "has 512 pages of 2048 KiB free, 2048 MiB asked"
+    fit = fit_cells([GuestCell(0, memory_mb=9001)], [host], page_sizes_kib=(2048, 4))
+    assert (fit.misfits[0].reason, fit.misfits[0].free) == (
+        "has 512 pages of 2048 KiB (which do not divide it) or 8192 MiB free, 9001 MiB asked",
+        8192,
+    )
 
 
 def test_cells_near_the_devices_come_first() -> None:
@@ -326,6 +331,8 @@ def test_cpus_that_the_guest_is_on_already_go_first() -> None:
     on = frozenset({3, 7})
     (placed,) = fit_cells([pinned(0, 2)], [cell(0, favoured=on)]).cells
     assert set(placed.pinning.values()) == on
+    (placed,) = fit_cells([pinned(0, 1)], [cell(0, favoured=frozenset({7}))]).cells
+    assert set(placed.pinning.values()) == {7}
     (placed,) = fit_cells(
         [pinned(0, 2)], [cell(0, favoured=frozenset({6, 7}))], thread_policy=ThreadPolicy.ISOLATE
     ).cells
@@ -487,3 +494,9 @@ def test_a_cell_of_which_nothing_is_said_has_nothing() -> None:
     large = {"CUSTOM_HUGEPAGES_2048KIB": 3}
     assert cell.room == {"PCPU": 2, "VCPU": 4, "MEMORY_MB": 8, **large}
     assert replace(cell, floating=1).room == {"PCPU": 2, "VCPU": 1, "MEMORY_MB": 8, **large}
+
+
+def test_the_cell_on_which_a_guest_cell_is_already_comes_before_all_others() -> None:
+    guest, host = [pinned(0, 1), pinned(1, 1)], [cell(0), cell(1), cell(2)]
+    pairs = CellPairs.of(guest, host, near=frozenset({1}), at={0: 2, 1: 0})
+    assert [[one.host_cell for one in options] for options in pairs.options] == [[2, 1, 0], [0, 1, 2]]

@@ -34,13 +34,13 @@ def placed(host_cell: int, cpus: int, floating: int, memory_mb: int, page_kib: i
     return PlacedCell(0, host_cell, pinning, frozenset(), page_kib, memory_mb, frozenset(range(floating)))
 
 
-@pytest.mark.parametrize("large_pages", [0, 1024])
+@pytest.mark.parametrize("large_pages", [0, 1024, 4096])
 @pytest.mark.parametrize("reserved_mb", [0, 512])
 def test_a_cell_has_its_memory_without_large_pages_and_reserve(large_pages: int, reserved_mb: int) -> None:
     layout = topology(2, large_pages=large_pages, shared=2)
     cells, _ = host_cells(layout, provider_tree(layout, reserved_mb=reserved_mb, ratio=1.5))
     for number, cell in enumerate(cells.cells):
-        small_mb = MEMORY_MB - large_pages * LARGE_KIB // 1024 - reserved_mb
+        small_mb = max(0, MEMORY_MB - large_pages * LARGE_KIB // 1024 - reserved_mb)
         assert (cell.memory_mb, cell.loose_mb) == (small_mb, int(small_mb * 1.5))
         assert cell.pages == ({LARGE_KIB: large_pages} if large_pages else {})
         assert (len(cell.shared), len(cell.dedicated), cell.vcpus) == (2, 2 * CORES - 2, 2)
@@ -147,6 +147,8 @@ def test_memory_in_large_pages_counts_as_pages() -> None:
 def test_guests_without_devices_or_without_cpus_say_nothing() -> None:
     assert beside_devices(claim(PCPU=2, MEMORY_MB=4096)) == {}
     assert beside_devices(claim(VGPU=1)) == {}
+    assert beside_devices(claim(PCPU=2, CUSTOM_HUGEPAGES_2048KIB=4)) == {}, "pages are memory"
+    assert beside_devices(claim(cell(2048), PCPU=8, VGPU=1)) == {"VGPU": {"PCPU": 8}}
 
 
 ROOT = "11111111-1111-4111-8111-111111111111"
@@ -214,6 +216,9 @@ def test_small_memory_that_is_bound_to_several_cells_may_lie_on_either() -> None
     used = Counter({(0, "memory_mb"): 60})
     assert fits(cells, used, UsedMemory(0, 30), UsedMemory(1, 30))
     assert not fits(cells, used, UsedMemory(0, 35), UsedMemory(1, 34))
+    pages = [UsedMemory(cell, 5 * LARGE_MB, LARGE_KIB) for cell in (0, 1)]
+    assert fits(host([10, 10, 10]), Counter(), *pages, UsedMemory(None, 20 * LARGE_MB, LARGE_KIB))
+    assert not fits(host([10, 10, 10]), Counter(), *pages, UsedMemory(None, 21 * LARGE_MB, LARGE_KIB))
     assert fits(HostCells(), used, UsedMemory(0, 1000)), "a host that has not told its cells"
 
 
@@ -379,3 +384,36 @@ def test_a_guest_that_will_start_counts_until_it_is_seen_or_given_up() -> None:
     usage.expect_guest("b", guest("b", 100))
     usage.expect_guest("b", None)
     assert memory_left(usage) == whole
+
+
+PAGES = "CUSTOM_HUGEPAGES_2048KIB"
+
+
+@given(
+    st.dictionaries(st.sampled_from(CONSUMERS), st.tuples(st.integers(0, 40), st.integers(0, 40))),
+    st.dictionaries(st.sampled_from(CONSUMERS), st.tuples(st.integers(0, 40), st.integers(0, 40))),
+    st.sampled_from(("other", *CONSUMERS)),
+)
+def test_pages_that_placement_counts_for_others_too_are_the_less_of_both(
+    claims: dict[str, tuple[int, int]], guests_: dict[str, tuple[int, int]], consumer: str
+) -> None:
+    """{consumer: (pages in use, pages that it holds)}; a guest whose claim has cells is counted by that."""
+    one = HostCell(0, ROOT, (), frozenset(), frozenset(), 0, 0, 0, {LARGE_KIB: 99}, {LARGE_KIB: "pages"})
+    usage = CellUsage()
+    usage.refresh(HostCells((one,)))
+    for who, (uses, holds) in claims.items():
+        placed_ = (PlacedCell(0, 0, {}, frozenset(), LARGE_KIB, uses * LARGE_MB),)
+        held = {"pages": {PAGES: holds}}
+        usage.put(Claim(who, ClaimState.CLAIMED, ClaimRequest(who, ()), held, cells=placed_))
+    usage.observe_guests(
+        [
+            Guest(who, who, GuestState.RUNNING, {}, memory=(UsedMemory(0, uses * LARGE_MB, LARGE_KIB),))
+            for who, (uses, _) in guests_.items()
+        ]
+    )
+    needs = {who: {"pages": {PAGES: holds}} for who, (_, holds) in guests_.items()}
+    stock = usage.stock(consumer, {}, needs)
+    counted = {**guests_, **claims}
+    assert stock.charged.get("pages", 0) == sum(min(pair) for who, pair in counted.items() if who != consumer)
+    in_use = sum(uses for who, (uses, _) in counted.items() if who != consumer)
+    assert stock.use.get((0, f"pages:{LARGE_KIB}"), 0) == in_use

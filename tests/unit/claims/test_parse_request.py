@@ -757,3 +757,64 @@ def test_a_whole_number_is_read_within_its_bounds(number: int, least: int, most:
 def test_what_only_python_takes_for_a_number_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         read_whole_spec("hw:x", text, 0, 99)
+
+
+def test_a_spec_that_takes_the_memory_of_the_cells_away_is_named_itself() -> None:
+    specs = {"hw:cpu_policy": "dedicated", "resources:DISK_GB": "0", "resources:MEMORY_MB": "0"}
+    with pytest.raises(UsageError) as refused:
+        claim_for_flavor(CONSUMER, Flavor(2, 512, 1, specs))
+    assert refused.value.details["spec"] == "resources:MEMORY_MB"
+
+
+def test_a_policy_of_affinity_is_of_the_groups_with_devices() -> None:
+    specs = {
+        "hw:pci_numa_affinity_policy": "required",
+        "resources_DISK:DISK_GB": "1",
+        "resources_GPU:VGPU": "1",
+        "group_policy": "none",
+    }
+    found = claim_for_flavor(CONSUMER, Flavor(2, 512, 1, specs))
+    policies = {group.suffix: group.numa_policy for group in found.groups}
+    assert policies == {"": None, "_DISK": None, "_GPU": "required"}
+
+
+@pytest.mark.parametrize("value", [None, 5, "flavor", [], ["flavor"], True])
+def test_a_body_that_is_no_object_is_refused(value: object) -> None:
+    with pytest.raises(UsageError):
+        parse_claim(value)
+    with pytest.raises(UsageError):
+        parse_addition(value, CONSUMER)
+
+
+@pytest.mark.parametrize("form", [{"groups": []}, {"flavor": {"vcpus": 1, "memory_mb": 1}}])
+@pytest.mark.parametrize("key", ["consumer", "process", "unknown"])
+def test_an_addition_says_nothing_of_who_it_is_for(form: dict[str, Any], key: str) -> None:
+    assert parse_addition(form, CONSUMER).consumer == CONSUMER
+    with pytest.raises(UsageError, match=key):
+        parse_addition({**form, key: {}}, CONSUMER)
+
+
+def test_a_request_without_groups_is_written_with_none() -> None:
+    written = request_to_json(ClaimRequest(CONSUMER, ()))
+    assert written["groups"] == []
+
+
+@pytest.mark.parametrize("size", [None, "any", 2048])
+def test_a_page_size_that_is_not_given_is_any(size: object) -> None:
+    asked = body(topology={"mem_page_size": size})
+    assert parse_claim(asked).topology.mem_page_size == size
+
+
+def test_the_groups_of_an_addition_agree_and_its_image_is_told_of() -> None:
+    two = [{"suffix": suffix, "resources": {"VGPU": 1}} for suffix in ("_a", "_b")]
+    assert len(parse_addition({"groups": two, "group_policy": "none"}, CONSUMER).groups) == 2
+    with pytest.raises(UsageError, match="group_policy"):
+        parse_addition({"groups": two}, CONSUMER)
+    given_ = {
+        "flavor": {"vcpus": 1, "memory_mb": 1, "extra_specs": {"my:key": "1"}},
+        "image": {"my_key": "1"},
+    }
+    assert notes_of(given_) == (
+        "my:key has no effect: it is no extra spec of nova",
+        "image my_key has no effect: it is no image property of nova",
+    )

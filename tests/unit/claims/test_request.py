@@ -20,10 +20,14 @@ from agent.claims.request import (
     check_request,
     has_unresolved_devices,
     is_device_group,
+    named_as,
     with_others,
+    wrong_cards,
 )
 from agent.device_names import VRAM_CLASS
+from agent.driver import Guest, GuestState
 from agent.errors import UsageError
+from agent.tree import Inventory, Provider, ProviderTree
 
 
 def group(suffix: str = "", **resources: int) -> RequestGroup:
@@ -110,3 +114,44 @@ def test_what_asks_for_no_vram_stays_as_it_is_and_sizes_have_the_number_of_their
         {"VCPU": 1, "CUSTOM_VRAM_4096MB": 2},
         {"VCPU": 1, "CUSTOM_VRAM_4096MB": 1, "CUSTOM_VRAM_16384MB": 1},
     ]
+
+
+def test_a_device_by_alias_is_one_group_before_and_after_its_alias_is_resolved() -> None:
+    half = GROUPS_MAX // 2
+    own = [group(f"_{number}", VGPU=1) for number in range(half)]
+    resolved = [group(f"{DEVICE_PREFIX}{number}", PGPU=1) for number in range(half)]
+    for groups in (own, [*own, *resolved]):
+        assert check_request(ask(*groups, policy="none", devices=half))
+        with pytest.raises(UsageError, match=f"{GROUPS_MAX + 1} groups are asked for"):
+            check_request(ask(group("_more", VGPU=1), *groups, policy="none", devices=half))
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "name"), [("a", "b", "a"), ("a", "", ""), ("", "b", "b"), ("", "", "")]
+)
+def test_two_requests_differ_by_their_names_only_where_both_have_one(own: str, other: str, name: str) -> None:
+    named = replace(ask(group(VCPU=1)), name=own)
+    assert named_as(named, replace(named, name=other)).name == name
+
+
+@pytest.mark.parametrize(
+    ("state", "encryption", "problem", "wrong"),
+    [
+        (GuestState.RUNNING, set(), None, False),
+        (GuestState.RUNNING, {"HW_CPU_X86_INTEL_TDX"}, None, True),
+        (GuestState.RUNNING, set(), "unread", True),
+        (GuestState.SHUTOFF, set(), None, True),
+        (GuestState.CRASHED, {"HW_CPU_X86_AMD_SEV"}, None, False),
+    ],
+)
+def test_the_card_of_a_guest_is_judged_by_what_it_runs_with_and_else_by_its_request(
+    state: GuestState, encryption: set[str], problem: str | None, wrong: bool
+) -> None:
+    """It asked for memory that TDX encrypts; the card is for guests without that."""
+    tdx = frozenset({"HW_CPU_X86_INTEL_TDX"})
+    request = ask(RequestGroup("", {"VCPU": 1, "MEM_ENCRYPTION_CONTEXT": 1}, (tdx,)))
+    card = Provider("card", "card", "host", {"PGPU": Inventory(1)})
+    tree = ProviderTree([Provider("host", "host"), card])
+    guest = Guest("consumer", "g", state, {}, problem=problem, encryption=frozenset(encryption))
+    found = list(wrong_cards(request, guest, {"card": {"PGPU": 1}}, tree))
+    assert [provider.uuid for provider, _ in found] == ["card"] * wrong

@@ -72,6 +72,9 @@ def test_nothing_is_compared_while_a_claim_is_in_doubt_or_nothing_is_known() -> 
     for state in (ClaimState.CLAIMING, ClaimState.RELEASING):
         assert compare(claimed({"VCPU": 2}, state=state), guest) is None
     assert compare(claimed({"VCPU": 2}), running(CONSUMER)) is None
+    assert compare(claimed({"VCPU": 2}), replace(guest, problem="unread")) is None
+    for gone in (GuestState.SHUTOFF, GuestState.CRASHED, GuestState.STARTING, GuestState.MIGRATING):
+        assert compare(claimed({"VCPU": 2}), in_state(gone, guest)) is None
     assert compare({}, guest) is None
     assert compare(claimed({"VCPU": 2}), running(str(UUID(int=5)), VCPU=4)) is None
 
