@@ -285,7 +285,7 @@ def _cell(device: HostDevice) -> DoctorCheck:
 
 def _migration(device: HostDevice) -> DoctorCheck:
     name, address = "migration", device.address
-    if device.migration_driver is not None:
+    if device.migration_driver:
         return good(
             name, f"A guest with {address} can be migrated live, with the driver {device.migration_driver}."
         )

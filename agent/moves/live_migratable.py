@@ -152,9 +152,9 @@ def _branches_here(name: str, host: ProviderIndex) -> frozenset[int]:
 
 def _names(traits: frozenset[str]) -> str:
     """The names of the drivers; the traits of types of mediated devices as they are."""
-    prefix = MIGRATION_DRIVER_PREFIX
+    prefix, plain = MIGRATION_DRIVER_PREFIX, "vfio_pci (or one that does not migrate it)"
     names = (each.removeprefix(prefix).lower() if each.startswith(prefix) else each for each in traits)
-    return ", ".join(sorted(names))
+    return ", ".join(sorted(plain if name == "vfio_pci" else name for name in names))
 
 
 def check_live_migratable(

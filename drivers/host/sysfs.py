@@ -373,6 +373,7 @@ class Sysfs:
 
         It is the one that is bound, else the one that libvirt (from 10.0) binds when a guest starts. A kernel
         that shows whether the bound one migrates (debugfs, Linux 6.8) decides: to root, who looks or looked.
+        The answer is "" where it says that the bound one does not.
 
         Source: Documentation/ABI/testing/debugfs-vfio of Linux, and the device tables of its drivers/vfio.
         """
@@ -382,10 +383,10 @@ class Sysfs:
             shown = self._sys / "kernel" / "debug" / "vfio" / address
             with suppress(OSError):  # only root may look
                 if shown.is_dir():
-                    return bound if (shown / "migration").is_dir() else None
+                    return bound if (shown / "migration").is_dir() else ""
             migrates = self.root_sight()[0].migrates.get(address, {}).get(bound)
             if migrates is not None:
-                return bound if migrates else None
+                return bound if migrates else ""
         else:
             driver = self.variant(address) or ""
         # These drivers migrate virtual functions alone, also where a whole card has the same ids.

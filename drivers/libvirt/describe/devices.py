@@ -74,10 +74,11 @@ class DeviceFacts:
     of a vGPU type: GiB of its frame buffer}} is remembered, because the names are not always there. `groups`
     {GPU: first one of its group} and `cc_modes` {GPU: its mode} as of `RootSight`.
     `bridges` {card's address: what is above it, from its root complex down; see `Sysfs.bridges`}.
-    `migration_drivers` {function's address: driver of VFIO that can migrate it}; `rebound` are those under
-    VFIO's plain driver to which libvirt may bind another one when a guest starts. `vgpu_branch` is that of
-    the host's vGPU driver, such as "550". `ports` {virtual function's address: the MAC address and VLAN that
-    its card has for it}, see `agent.device_names.PORT`; `vram` {its address: what `Sysfs.vram` says of it}.
+    `migration_drivers` {function's address: driver of VFIO that can migrate it, or "", as of
+    `Sysfs.migration_driver`}; `rebound` are those under VFIO's plain driver to which libvirt may bind another
+    one when a guest starts. `vgpu_branch` is that of the host's vGPU driver, such as "550". `ports` {virtual
+    function's address: the MAC address and VLAN that its card has for it}, see `agent.device_names.PORT`;
+    `vram` {its address: what `Sysfs.vram` says of it}.
     `withheld` are traits that no card has here, see `usable`.
     """
 
@@ -460,13 +461,15 @@ def migration_traits(
 ) -> frozenset[str]:
     """Whether the functions can be migrated live, where a driver says so of all of them; and which driver.
 
-    Also where none can take over a guest's state, since all that are free stay under VFIO's plain driver.
+    Also where none can take over a guest's state, since the driver of all that are free migrates none.
     `has_vgpus`: the card is divided into vGPUs, also while it has none.
     """
     traits: set[str] = set()
     given = [(each, spec) for each, spec in offered if each.address not in context.card.vdpa]
     drivers = {context.facts.migration_drivers.get(each.address) for each, _ in given}
-    if None not in drivers and all(spec is None or spec.live_migratable is not False for _, spec in given):
+    if drivers.isdisjoint({None, ""}) and all(
+        spec is None or spec.live_migratable is not False for _, spec in given
+    ):
         traits |= {device_names.LIVE_MIGRATABLE} if drivers else set()
         traits |= device_names.custom_traits(
             f"{device_names.MIGRATION_DRIVER_PREFIX}{driver}" for driver in drivers if driver
@@ -482,11 +485,15 @@ def migration_traits(
 
 
 def _stays_plain(facts: DeviceFacts, function: PciDevice, spec: DeviceSpec | None) -> bool:
-    """Whether a guest has this function under VFIO's plain driver; False where that is not known."""
-    if function.driver != device_names.PLAIN_VFIO or function.physical_function is None:
-        return False
+    """Whether a guest has this function under a driver of VFIO that takes over no state; False where that is
+    not known.
+    """
     managed, declared = (True, None) if spec is None else (spec.managed, spec.live_migratable)
-    migrates = declared or function.address in facts.migration_drivers
+    unknown = "" if function.driver == device_names.PLAIN_VFIO else None
+    driver = facts.migration_drivers.get(function.address, unknown)
+    if driver is None or not device_names.is_vfio(function.driver) or function.physical_function is None:
+        return False
+    migrates = bool(driver) if declared is None else declared
     return not migrates and not (managed and function.address in facts.rebound)
 
 
@@ -633,7 +640,8 @@ def usable(facts: DeviceFacts, guests: DomainCapabilities | None) -> DeviceFacts
     if guests is not None and (0, 0, 0) < guests.libvirt < _BINDS_VARIANTS:
         functions = (each for card in facts.cards for each in (card.device, *card.vfs))
         bound = facts.migration_drivers.items() & {(each.address, each.driver) for each in functions}
-        facts = replace(facts, migration_drivers=dict(bound), rebound=frozenset())
+        refused = {address: "" for address, driver in facts.migration_drivers.items() if not driver}
+        facts = replace(facts, migration_drivers=dict(bound) | refused, rebound=frozenset())
     if no_confidential_devices(guests):
         facts = replace(facts, withheld=frozenset({device_names.CC_ON, device_names.CC_DEVTOOLS}))
     return facts

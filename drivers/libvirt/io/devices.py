@@ -197,7 +197,9 @@ class DeviceReader:
         facts = replace(
             reading.vgpus,
             migration_drivers={
-                address: known.migration_driver for address, known in functions if known.migration_driver
+                address: known.migration_driver
+                for address, known in functions
+                if known.migration_driver is not None
             },
             rebound=frozenset(address for address, known in functions if known.rebound),
             vgpu_branch=self._sysfs.vgpu_driver_branch(),

@@ -190,7 +190,7 @@ def test_a_function_that_migrates_does_not_go_to_one_under_plain_vfio(
     if not fitting:
         with pytest.raises(Refused) as caught:
             check_source(request, at_source, host)
-        told = "vfio_pci, xe_vfio_pci." if {XE} in cards else "vfio_pci."
+        told = "vfio_pci (or one that does not migrate it)" + (", xe_vfio_pci." if {XE} in cards else ".")
         sentence = (
             f"its {name} is under the driver of VFIO mlx5_vfio_pci at the source, and this host has {told}"
         )

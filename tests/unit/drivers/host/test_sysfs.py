@@ -504,11 +504,11 @@ def test_the_kernel_decides_where_it_says_whether_a_bound_device_migrates(
     shown.mkdir(parents=True)
     if migrates:
         (shown / "migration").mkdir()
-    assert read(tree, NIC).migration_driver == (driver if migrates else None)
+    assert read(tree, NIC).migration_driver == (driver if migrates else "")
 
 
 @pytest.mark.parametrize(
-    ("shown", "migration", "driver"), [(True, True, "nvidia"), (True, False, None), (False, False, None)]
+    ("shown", "migration", "driver"), [(True, True, "nvidia"), (True, False, ""), (False, False, None)]
 )
 def test_the_kernel_decides_for_a_vendors_own_driver_of_vfio_too(
     tree: PciTree, shown: bool, migration: bool, driver: str | None
@@ -547,12 +547,12 @@ def test_what_root_saw_of_a_bound_device_decides_for_an_agent_that_may_not_look(
     ):
         file.write_text(text)
         os.utime(file, (number, number))
-        assert migrating() == [None, None, "new_vfio_pci"], text
+        assert migrating() == ["", None, "new_vfio_pci"], text
         assert ("cannot be used" in sysfs.root_sight()[1]) == (number > 1)
     assert Sysfs(tree.sys, tree.proc, tree.modules, file).migration_driver(NIC) == "mlx5_vfio_pci"
     file.unlink()
     os.mkfifo(file)
-    assert migrating() == [None, None, "new_vfio_pci"], "and no wait for a writer"
+    assert migrating() == ["", None, "new_vfio_pci"], "and no wait for a writer"
     file.unlink()
     assert migrating() == by_name and sysfs.root_sight()[1] == ""
 

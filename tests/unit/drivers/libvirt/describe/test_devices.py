@@ -213,15 +213,26 @@ PLAIN = "CUSTOM_VFIO_DRIVER_VFIO_PCI"
         (VFS, ', "live_migratable": "no"', {}, {PLAIN}),
         (VFS, "", {"migration_drivers": dict.fromkeys(VFS, "new_vfio_pci")}, {"HW_PCI_LIVE_MIGRATABLE"}),
         (VFS[1:], "", {"migration_drivers": {VFS[0]: "mlx5_vfio_pci"}, "held": VFS[:1]}, {PLAIN}),
+        (VFS, "", {"migration_drivers": dict.fromkeys(VFS, ""), "rebound": VFS}, set()),
+        (VFS, "", {"driver": "mlx5_vfio_pci", "migration_drivers": dict.fromkeys(VFS, "")}, {PLAIN}),
+        (
+            VFS,
+            ', "live_migratable": "no"',
+            {"driver": "mlx5_vfio_pci", "migration_drivers": dict.fromkeys(VFS, "mlx5_vfio_pci")},
+            {PLAIN},
+        ),
+        (VFS, "", {"driver": "mlx5_vfio_pci", "migration_drivers": dict.fromkeys(VFS[1:], "")}, set()),
+        (VFS, "", {"driver": "new_vfio_pci"}, set()),
     ],
 )
-def test_functions_that_stay_under_plain_vfio(
+def test_functions_under_a_driver_of_vfio_that_takes_over_no_state(
     bound: tuple[str, ...], said: str, facts: dict[str, Any], expected: set[str]
 ) -> None:
     """It is told of the functions that a guest can get, and only where it is so of all of them."""
     spec = f'{{"vendor_id": "8086", "product_id": "10ca"{said}}}'
     card = cards("vfs")[NIC0]
-    vfs = tuple(replace(vf, driver="vfio-pci") if vf.address in bound else vf for vf in card.vfs)
+    driver = facts.get("driver", "vfio-pci")
+    vfs = tuple(replace(vf, driver=driver) if vf.address in bound else vf for vf in card.vfs)
     known = DeviceFacts(
         (replace(card, vfs=vfs),),
         rebound=frozenset(facts.get("rebound", ())),

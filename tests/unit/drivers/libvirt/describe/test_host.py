@@ -510,6 +510,12 @@ def test_before_libvirt_10_only_the_bound_driver_migrates(
     model = build_model(host, bound, (), {}, "boot", ModelSettings("node1", HostSettings(), DEVICES))
     (nic,) = (each for each in model.description.providers if each.device == card.key)
     assert ("CUSTOM_VFIO_DRIVER_VFIO_PCI" in nic.traits) is ((0, 0, 0) < libvirt < (10, 0, 0))
+    # What the kernel says of a bound driver holds with any libvirt.
+    vfs = tuple(replace(vf, driver="mlx5_vfio_pci") for vf in card.vfs)
+    bound = replace(devices, cards=(replace(card, vfs=vfs),), migration_drivers=dict.fromkeys(known, ""))
+    model = build_model(host, bound, (), {}, "boot", ModelSettings("node1", HostSettings(), DEVICES))
+    (nic,) = (each for each in model.description.providers if each.device == card.key)
+    assert "CUSTOM_VFIO_DRIVER_VFIO_PCI" in nic.traits and "HW_PCI_LIVE_MIGRATABLE" not in nic.traits
 
 
 def test_a_function_that_a_guest_uses_has_what_the_kernel_says_of_it() -> None:
