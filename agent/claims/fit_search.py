@@ -222,13 +222,20 @@ class HostStock:
         )
 
     def can_give_together(self, provider: Provider, wanted: Mapping[str, int]) -> bool:
-        """Whether no class in `wanted` {class: amount}, nor any in use, excludes another."""
+        """Whether no class in `wanted` {class: amount}, nor any in use, excludes another.
+
+        Classes that share their units share those that are free, too: a definition may keep some from both.
+        """
         card = self.host.cards.get(provider.uuid)
         if card is not None:
             parts = {name: amount for name, amount in wanted.items() if amount and name in card.classes}
             if len(parts) > 1 and card.together(parts) is None:
                 return False
-        ways = self.host.ways.get(provider.uuid, ())
+        ways, units = self.host.ways.get(provider.uuid, ()), self.units.get(provider.uuid, {})
+        for way in ways:
+            free = frozenset[str]().union(*(units[name] for name in way if name in units))
+            if sum(wanted.get(name, 0) for name in way if name in units) > len(free):
+                return False
         offered = {
             name: inventory.total - inventory.reserved for name, inventory in provider.inventories.items()
         }

@@ -218,9 +218,7 @@ class UnitOwners:
             if uuid in self.cards:
                 if uuid in host.cards:
                     stock = host.cards[uuid]
-                    choices[uuid] = {
-                        name: stock.units(name) for name in units_of.keys() & classes & stock.classes
-                    }
+                    choices[uuid] = {name: stock.units(name) for name in stock.classes if name in classes}
                 continue
             if uuid in divided:
                 choices[uuid] = dict.fromkeys(units_of.keys() & classes, ())

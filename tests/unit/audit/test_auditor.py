@@ -148,6 +148,25 @@ def test_a_step_is_taken_only_while_the_finding_is_as_it_was(step: Repair, now: 
         assert done == []
 
 
+@pytest.mark.parametrize("subject", [CONSUMER, MIGRATION])
+@pytest.mark.parametrize("state", [MoveState.BEGUN, MoveState.CONFIRMED])
+def test_a_claim_follows_a_reshape_in_the_turns_of_both_consumers_of_a_move_under_way(
+    state: MoveState, subject: str
+) -> None:
+    asked: list[tuple[object, set[str]]] = []
+    finding = Finding("a kind", subject, "a reason", {}, repair=(FollowReshape(subject, ()),))
+    judge: Any = SimpleNamespace(
+        judge_consumer_alone=lambda *_: finding, judge_row_alone=lambda *_: (), guests_now=dict
+    )
+    tracker: Any = SimpleNamespace(
+        moves=lambda: {MIGRATION: a_move(state)},
+        turns_on=lambda *turns: asked.append(turns) or nullcontext(),
+        follow_placement=lambda *_: None,
+    )
+    Repairer(tracker, judge).repair(observe(), finding)
+    assert asked == [((), {CONSUMER, MIGRATION} if state is MoveState.BEGUN else {subject})]
+
+
 @pytest.mark.parametrize(
     ("state", "taken"),
     [(MoveState.BEGUN, (CONSUMER, MIGRATION)), (MoveState.CONFIRMED, (CONSUMER,))],

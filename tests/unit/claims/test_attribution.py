@@ -281,6 +281,8 @@ def test_memory_bound_to_several_cells_is_there_before_the_rest_of_memory_that_m
         "cell0": {"MEMORY_MB": 200},
         "cell1": {"MEMORY_MB": 100},
     }
+    none = guest({"MEMORY_MB": 100}, memory=(*either[:2], UsedMemory(0, 100, None, 0)))
+    assert use_of(Row(GUEST, guest=none), NESTED).amounts == {"cell0": {"MEMORY_MB": 100}}
     # Of the 400 that may be on either, cell 1 has 100 as they are held there; the rest is in even shares.
     assert use_of(row, NESTED).amounts == {"cell0": {"MEMORY_MB": 200}, "cell1": {"MEMORY_MB": 800}}
 

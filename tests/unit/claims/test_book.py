@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kits.uuids import uuid_of
 
 from agent.claims.attribution import Place
 from agent.claims.book import Book, Reading
-from agent.claims.claim import Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState, claim_of_fit
 from agent.claims.fit import ProviderIndex
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.rows import Row
-from agent.driver import Guest, GuestState, UsedUnit
+from agent.driver import CardLayout, CardShape, Guest, GuestState, UsedUnit
+from agent.providers.divided_cards import Card
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT, NIC = uuid_of("host"), uuid_of("nic")
@@ -770,12 +772,11 @@ def test_a_unit_that_two_guests_use_counts_for_the_one_that_placement_holds_it_f
     book = Book()
     book.refresh(HOST, {}, UNITS)
     book.observe_guests([Guest(who, "g", GuestState.RUNNING, {}, used) for who in (LEFT, OTHER)])
-    for read in (lambda: book.refresh(HOST, {NIC: {holder: {VF: 1}}}, UNITS), lambda: None):
-        read()
-        assert book.used[NIC][VF] == 1
-        book.enter_held(holder, {})
-        assert book.used[NIC][VF] == 1
-        book.enter_held(holder, {NIC: {VF: 1}})
+    book.enter_held(holder, {NIC: {VF: 1}})
+    assert book.used[NIC][VF] == 1
+    book.enter_held(holder, {})
+    book.refresh(HOST, {NIC: {holder: {VF: 1}}}, UNITS)
+    assert book.used[NIC][VF] == 1
     for who in (LEFT, OTHER):
         book.put(claim(who, {NIC: {VF: 1}}, ("vf0",)))
         assert book.used[NIC][VF] == (1 if who == holder else 2)
@@ -783,6 +784,11 @@ def test_a_unit_that_two_guests_use_counts_for_the_one_that_placement_holds_it_f
         assert book.used[NIC][VF] == 1
     book.put(claim(holder, {NIC: {VF: 1}}, ("vf1",)))
     assert book.used[NIC][VF] == 2, "the claim stands for vf1, and the other guest uses vf0"
+    book.remove(holder)
+    book.refresh(HOST, {NIC: {MIGRATION: {VF: 1}}}, UNITS)
+    assert book.used[NIC][VF] == 2
+    book.follow_moves({holder: MIGRATION})
+    assert book.used[NIC][VF] == 1
 
 
 def test_a_refusal_names_the_unit_of_the_domain_that_another_guest_has() -> None:
@@ -919,3 +925,180 @@ def test_what_is_held_is_kept_on_a_provider_that_is_reserved_whole_as_far_as_oth
     found = book.cover(ask(LEFT, VCPU=3), held, exact=True)
     reasons = [each.reason for each in found.shortfalls]
     assert (found.fits, reasons) == (free >= 3, [] if free >= 3 else [f"other consumers need all but {free}"])
+
+
+GPU, SMALL, LARGE = uuid_of("gpu"), "CUSTOM_SMALL", "CUSTOM_LARGE"
+SLOTS_OF = {"s0": {0}, "s1": {1}, "s2": {2}, "s3": {3}, "l0": {0, 1}, "l2": {2, 3}}
+"""{unit: the slots of the card that it takes}"""
+IN_SIZES = {SMALL: ("s0", "s1", "s2", "s3"), LARGE: ("l0", "l2")}
+DIVIDED = Card.of(
+    CardLayout(
+        4,
+        {},
+        {
+            name: CardShape(size, {unit: min(SLOTS_OF[unit]) for unit in IN_SIZES[name]})
+            for name, size in ((SMALL, 1), (LARGE, 2))
+        },
+    )
+)
+WANTED = st.tuples(st.integers(0, 3), st.integers(0, 2)).filter(any)
+
+
+def ways(taken: set[int], wanted: tuple[int, int]) -> bool:
+    """Whether so many small and large parts fit into the slots that are left: every way is tried."""
+    small, large = wanted
+    return any(
+        len(slots) == small + 2 * large and not slots & taken
+        for units in combinations(SLOTS_OF, small + large)
+        if sum(unit in IN_SIZES[LARGE] for unit in units) == large
+        for slots in (frozenset[int]().union(*(SLOTS_OF[unit] for unit in units)),)
+    )
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(CONSUMERS[:3]), st.none() | WANTED), max_size=6),
+    st.none() | st.sampled_from(sorted(SLOTS_OF)),
+    WANTED,
+)
+def test_parts_of_a_card_are_where_no_other_part_is(
+    steps: list[tuple[str, tuple[int, int] | None]], used: str | None, wanted: tuple[int, int]
+) -> None:
+    """Claims come and go, and a guest without a claim uses a part: what fits beside them is found."""
+    card = Provider(GPU, "gpu", ROOT, {SMALL: Inventory(4), LARGE: Inventory(2)})
+    book, stranger = Book(), CONSUMERS[3]
+    book.units.cards = {GPU: DIVIDED}
+    book.refresh(ProviderIndex.of(HOST.tree.with_provider(card), ROOT), {}, {**UNITS, GPU: IN_SIZES})
+    if used is not None:
+        name = SMALL if used in IN_SIZES[SMALL] else LARGE
+        book.observe_guests([Guest(stranger, "g", GuestState.RUNNING, {}, (UsedUnit(name, used, "gpu"),))])
+
+    def taken(beside: str = "") -> set[int]:
+        has = {unit for who, claim in book.claims.items() if who != beside for *_, unit in claim.exact}
+        return set[int]().union(*(SLOTS_OF[unit] for unit in (*has, *({used} - {None}))))
+
+    for consumer, asked in (*steps, (MIGRATION, wanted)):
+        if asked is None:
+            book.remove(consumer)
+            continue
+        small, large = asked
+        request = ask(
+            consumer, VCPU=1, **({SMALL: small} if small else {}), **({LARGE: large} if large else {})
+        )
+        fit = book.fit(request)
+        assert fit.fits is ways(taken(consumer), asked)
+        if fit.fits:
+            made = claim_of_fit(request, fit, ClaimState.CLAIMED)
+            units = [unit for *_, unit in made.exact]
+            assert sum(unit in IN_SIZES[LARGE] for unit in units) == large and len(units) == small + large
+            slots = [slot for unit in units for slot in SLOTS_OF[unit]]
+            assert len(slots) == len(set(slots)) and not {*slots} & taken(consumer)
+            book.put(made)
+    left = {
+        SMALL: max(n for n in range(5) if not n or ways(taken(), (n, 0))),
+        LARGE: max(n for n in range(3) if not n or ways(taken(), (0, n))),
+    }
+    assert book.left_on_cards({GPU: DIVIDED}, book.offered) == {GPU: left}
+    assert book.left_on_cards({}, book.offered) == {}
+
+
+def two_cards() -> Book:
+    book = Book()
+    tree = HOST.tree
+    for uuid, name in ((GPU, "gpu"), (SECOND_NIC, "gpu2")):
+        tree = tree.with_provider(Provider(uuid, name, ROOT, {SMALL: Inventory(4), LARGE: Inventory(2)}))
+    book.units.cards = {GPU: DIVIDED, SECOND_NIC: DIVIDED}
+    book.refresh(ProviderIndex.of(tree, ROOT), {}, {GPU: IN_SIZES, SECOND_NIC: IN_SIZES})
+    return book
+
+
+def test_a_card_of_which_nothing_is_taken_has_no_units_in_a_claim() -> None:
+    assert two_cards().fit(ask(LEFT, CUSTOM_SMALL=1)).units == {GPU: {SMALL: ("s3",)}}
+
+
+def test_what_is_held_without_a_place_on_its_card_is_refused() -> None:
+    """Another service wrote it: no parts of the card are that large together."""
+    book, held = two_cards(), {GPU: {SMALL: 3, LARGE: 1}}
+    book.enter_held(LEFT, held)
+    found = book.cover(ask(LEFT, CUSTOM_SMALL=1), held, exact=True)
+    assert not found.fits and found.allocations == {}
+    (shortfall,) = found.shortfalls
+    assert shortfall.reason == "the card has no place for all of it beside what is on it"
+
+
+@pytest.mark.parametrize(
+    ("unit", "consumer", "gives"),
+    [
+        ("s0", None, True),
+        ("s0", OTHER, False),
+        ("s0", LEFT, True),
+        ("gone", None, False),
+        ("gone", LEFT, True),
+    ],
+)
+def test_a_unit_whose_class_has_another_name_now_keeps_others_from_its_card_until_the_next_pass(
+    unit: str, consumer: str | None, gives: bool
+) -> None:
+    """A pass, which reads the card for no consumer, follows the name; a unit that is gone has none."""
+    units = two_cards().units
+    units.claim(Claim(LEFT, ClaimState.CLAIMED, ask(LEFT), {}, {GPU: {"CUSTOM_OLD": (unit,)}}), LEFT)
+    left = units.card_stock(GPU, DIVIDED, {}, consumer).left
+    assert left == ({SMALL: 4, LARGE: 2} if gives else {SMALL: 0, LARGE: 0})
+    assert units.card_stock(SECOND_NIC, DIVIDED, {}, consumer).left == {SMALL: 4, LARGE: 2}
+
+
+@pytest.mark.parametrize("asking", [LEFT, OTHER])
+def test_a_unit_that_two_guests_use_is_not_free_to_either_beside_what_others_have(asking: str) -> None:
+    used = (UsedUnit(VF, "vf0", "pci:nic"),)
+    book = Book([claim(CONSUMERS[2], {NIC: {VF: 3}}, ("vf1", "vf2", "vf3"))])
+    book.refresh(HOST, {}, UNITS)
+    book.observe_guests([Guest(who, "g", GuestState.RUNNING, {}, used) for who in (LEFT, OTHER)])
+    (shortfall,) = book.fit(ask(asking, SRIOV_NET_VF=1)).shortfalls
+    assert (shortfall.free, shortfall.reason.split(":")[0]) == (0, "only 0 of 4 are free")
+
+
+EITHER, OR_ELSE, WHOLE = "CUSTOM_A", "CUSTOM_B", "CUSTOM_WHOLE"
+PARTS = ("u0", "u1", "u2")
+IN_WAYS = {EITHER: PARTS, OR_ELSE: PARTS, WHOLE: ("whole",)}
+OF_WAYS = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 1)).filter(any)
+
+
+@example([], (EITHER, "u0"), OFF, (1, 2, 0))
+@given(
+    st.lists(st.tuples(st.sampled_from(CONSUMERS[:3]), st.none() | OF_WAYS), max_size=6),
+    st.none() | st.sampled_from([(name, unit) for name, units in IN_WAYS.items() for unit in units]),
+    st.sampled_from([RUNNING, OFF]),
+    OF_WAYS,
+)
+def test_classes_that_exclude_each_other_are_never_given_together_and_their_parts_once(
+    steps: list[tuple[str, tuple[int, int, int] | None]],
+    used: tuple[str, str] | None,
+    state: GuestState,
+    wanted: tuple[int, int, int],
+) -> None:
+    """A card is given whole, or in parts of two classes; a part that a definition names stays with it."""
+    inventories = {name: Inventory(len(units)) for name, units in IN_WAYS.items()}
+    card = Provider(GPU, "gpu", ROOT, inventories)
+    either_way = {GPU: (frozenset({EITHER, OR_ELSE}), frozenset({WHOLE}))}
+    index = ProviderIndex.of(HOST.tree.with_provider(card), ROOT, either_way)
+    book, stranger = Book(), CONSUMERS[3]
+    book.refresh(index, {}, {**UNITS, GPU: IN_WAYS})
+    if used is not None:
+        book.observe_guests([Guest(stranger, "g", state, {}, (UsedUnit(*used, "gpu"),))])
+    for consumer, asked in (*steps, (MIGRATION, wanted)):
+        if asked is None:
+            book.remove(consumer)
+            continue
+        others = {unit for who, made in book.claims.items() if who != consumer for *_, unit in made.exact}
+        others |= {used[1]} if used is not None else set()
+        resources = {name: n for name, n in zip(IN_WAYS, asked, strict=True) if n}
+        request = ask(consumer, VCPU=1, **resources)
+        fit = book.fit(request)
+        parts, whole = asked[0] + asked[1], asked[2]
+        free = {unit for unit in (*PARTS, "whole") if unit not in others}
+        able = parts <= len(free & {*PARTS}) and (not parts or "whole" in free)
+        assert fit.fits is (able and not (parts and whole) and (not whole or len(free) == 4))
+        if fit.fits:
+            made = claim_of_fit(request, fit, ClaimState.CLAIMED)
+            given_ = [unit for *_, unit in made.exact]
+            assert len(given_) == len(set(given_)) == parts + whole and free.issuperset(given_)
+            book.put(made)

@@ -123,6 +123,19 @@ def test_a_long_search_ends_with_a_small_set(monkeypatch: pytest.MonkeyPatch) ->
     assert not found.fewest and len(found.moves) == 2 and all(move.here is None for move in found.moves)
 
 
+@pytest.mark.parametrize(("bound", "fewest_is_known"), [(0, False), (1, True), (2, True)])
+def test_a_set_of_one_guest_more_than_all_that_were_tried_is_known_to_be_the_smallest(
+    bound: int, fewest_is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = empty_host()
+    for number in range(4):
+        on_cell(book, 0, asks(10 + number, 2))
+    put(book, asks(20, 8))
+    monkeypatch.setattr(capacity_module, "MOVES_MAX", bound)
+    found = defrag(book, asks(2, 4, gpu=True))
+    assert (found.fewest, len(found.moves)) == (fewest_is_known, 2)
+
+
 @pytest.mark.parametrize(("bound", "fewest_is_known"), [(3, False), (4, True)])
 def test_a_search_may_take_as_many_fits_as_its_bound_says(
     bound: int, fewest_is_known: bool, monkeypatch: pytest.MonkeyPatch

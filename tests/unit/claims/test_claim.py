@@ -375,3 +375,14 @@ def test_a_group_without_resources_and_one_on_a_provider_that_is_gone_are_no_obs
         allocations = {where: {"SRIOV_NET_VF": 1, BANDWIDTH: 1}}
         (red,) = map_groups(request, allocations, {}, tree(card=traits))
         assert (red.suffix, red.allocations) == ("_red", allocations)
+
+
+def test_a_group_that_came_later_takes_no_unit_that_another_group_keeps() -> None:
+    request = ClaimRequest(CONSUMER, tuple(RequestGroup(name, {"SRIOV_NET_VF": 1}) for name in ("_a", "_b")))
+    units = {CARD: {"SRIOV_NET_VF": ("vf0", "vf1")}}
+    kept = {"_b": {"SRIOV_NET_VF": ("vf0",)}}
+    first, second = map_groups(request, {CARD: {"SRIOV_NET_VF": 2}}, units, tree(card=set()), kept)
+    assert (first.units, second.units) == (
+        {CARD: {"SRIOV_NET_VF": ("vf1",)}},
+        {CARD: {"SRIOV_NET_VF": ("vf0",)}},
+    )

@@ -238,6 +238,11 @@ def test_what_is_asked_for_without_a_name_comes_from_one_provider() -> None:
     assert "0000:81:10.2, which is not on the provider of the other devices" in fault
 
 
+def test_a_mediated_device_is_no_function_of_the_network_that_its_alias_names() -> None:
+    (fault,) = faults(NeededDevice(DeviceKind.MEDIATED, "red", text="<hostdev>"))
+    assert fault.startswith("<hostdev> has no address, and 'red' does not say which device")
+
+
 def test_a_port_is_not_put_on_any_network() -> None:
     (fault,) = faults(port())
     assert "blue, red" in fault
@@ -818,6 +823,14 @@ PINNED_TO_TWO = DomainNeeds(
         ({"dedicated": {0: 1, 1: 2}, "floating": {2: frozenset({10}), 3: frozenset({10})}}, True),
         (
             {
+                "cells": tuple(replace(cell, host_cell=None) for cell in PINNED_TO_TWO.cells),
+                "dedicated": {2: 11, 3: 12},
+                "floating": {0: frozenset({0}), 1: frozenset({0})},
+            },
+            True,
+        ),
+        (
+            {
                 "vcpu_ids": frozenset({0, 1, 2, 4}),
                 "dedicated": {0: 1, 1: 2, 2: 11, 4: 12},
                 "cells": (
@@ -852,6 +865,7 @@ PINNED_TO_TWO = DomainNeeds(
         "as a claim has it",
         "cells by their CPUs",
         "shared CPUs of its cell",
+        "the first cell by the emulator's CPU",
         "a gap in the CPUs",
         "two CPUs on one",
         "CPUs of a cell on two",
@@ -884,7 +898,7 @@ def test_a_domain_whose_places_no_claim_with_cells_has_is_claimed_as_it_is(
     assert found.request.resources["PCPU"] == len(needs.dedicated) + 1 if with_cells else len(cpus)
     assert found.request.resources["MEMORY_MB"] == 4096
     if with_cells:
-        assert found.restriction.cells == ({0: 0, 1: 1} if memory or len(needs.dedicated) == 4 else {0: 0})
+        assert found.restriction.cells == {0: 0, 1: 1}
 
 
 @pytest.mark.parametrize("dedicated", [{}, {0: 1}, {0: 1, 1: 2, 2: 11, 3: 12}])

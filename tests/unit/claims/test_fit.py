@@ -267,6 +267,7 @@ def test_one_gpu_is_taken_where_it_parts_the_fewest_peers() -> None:
     used |= {"gpu10": {"PGPU": 1}}
     assert fitted(one, *host, used=used).allocations.keys() == {"gpu11"}
     alike = [*host[:-1], provider("zgpu", "host", PGPU=1)]
+    assert fitted(one, *alike).allocations.keys() == {"zgpu"}
     assert fitted(one, *alike, used=used).allocations.keys() == {"gpu11"}, "neither has a peer: by name"
     used |= {"gpu11": {"PGPU": 1}}
     assert fitted(one, *host, used=used).allocations.keys() == {"gpu00"}

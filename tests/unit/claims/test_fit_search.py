@@ -283,6 +283,15 @@ def test_a_class_whose_card_is_in_use_otherwise_says_so(used: str, reason: str) 
     assert HostStock(index, {}, {}).can_give_together(reserved, {"VF": 2}) is False
 
 
+def test_a_guest_goes_where_its_device_is_near_also_from_a_cell_that_it_is_on() -> None:
+    """A group without a policy gets a device as near as possible, and any where none is near a free cell."""
+    asked = ask_cells(1, 2, 1024, RequestGroup("1", {"VF": 1}))
+    on_first = CellStock(CELLS, near=frozenset({0}))
+    assert fitted_cells(asked, cells=on_first).cells[0].host_cell == 1
+    full = replace(on_first, busy=frozenset(range(2 * CORES, 4 * CORES)))
+    assert fitted_cells(asked, cells=full).cells[0].host_cell == 0
+
+
 def test_of_devices_that_are_not_near_the_guest_one_without_a_cell_comes_before_one_on_another_cell() -> None:
     tree = TREE.with_provider(Provider(uuid_of("zcard"), "zcard", uuid_of("host"), {"VF": Inventory(1)}))
     stock = HostStock(ProviderIndex.of(tree, uuid_of("host")), {}, STOCK.units)

@@ -417,3 +417,18 @@ def test_pages_that_placement_counts_for_others_too_are_the_less_of_both(
     assert stock.charged.get("pages", 0) == sum(min(pair) for who, pair in counted.items() if who != consumer)
     in_use = sum(uses for who, (uses, _) in counted.items() if who != consumer)
     assert stock.use.get((0, f"pages:{LARGE_KIB}"), 0) == in_use
+
+
+@pytest.mark.parametrize(
+    ("inventory", "used", "free"), [(None, 0, 99), (10, 0, 10), (99, 95, 4), (99, 0, 99)]
+)
+def test_the_pages_of_a_cell_are_bounded_by_placement_where_that_counts_pages(
+    inventory: int | None, used: int, free: int
+) -> None:
+    """What a consumer holds of a host without such inventories says nothing of pages."""
+    one = HostCell(0, ROOT, (), frozenset(), frozenset(), 0, 0, 0, {LARGE_KIB: 99}, {LARGE_KIB: "pages"})
+    has = {PAGES: Inventory(inventory)} if inventory is not None else {"VF": Inventory(1)}
+    tree = ProviderTree([Provider(ROOT, "node1"), Provider("pages", "pages", ROOT, has)])
+    stock = HostStock(ProviderIndex.of(tree, ROOT), {"pages": {PAGES: used}} if used else {}, {})
+    (left,) = CellStock(HostCells((one,))).free(stock)
+    assert left.pages == {LARGE_KIB: free}
