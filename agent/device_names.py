@@ -71,8 +71,8 @@ VRAM_PREFIX = "vram-"
 VRAM_CLASS = "CUSTOM_VRAM_MB"
 """The class by which a claim asks for a function with at least so many MiB of VRAM; no provider has it."""
 
-PORT = re.compile(r"((?:[0-9a-f]{2}:){5}[0-9a-f]{2})(?: VLAN ([0-9]{1,4}))?", re.ASCII)
-"""What a network card has for a virtual function, as one text: its MAC address and its VLAN."""
+PORT = re.compile(r"((?:[0-9a-f]{2}:){5}[0-9a-f]{2})(?: VLAN ([0-9]{1,4})( 802\.1ad)?)?", re.ASCII)
+"""What a network card has for a virtual function, as one text: its MAC address and its VLAN (802.1Q)."""
 
 VLAN = " VLAN "
 """What stands between the two in such a text."""

@@ -21,7 +21,8 @@ _NEW, _GET, _SET, _ERROR, _DONE = 16, 18, 19, 2, 3
 _REQUEST, _ACK, _DUMP = 1, 4, 0x300
 _NAME, _VFS, _MASK = 3, 22, 29
 _WITH_VFS, _WITHOUT_STATISTICS = 1, 8
-_VF, _MAC, _VLAN = 1, 1, 2
+_VF, _MAC, _VLAN, _VLANS, _INFO = 1, 1, 2, 12, 1
+_802_1AD = b"\x88\xa8"
 _HEADER, _LINK, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxHiII"), struct.Struct("=HH")
 
 
@@ -55,7 +56,9 @@ def parse_ports(answer: bytes) -> dict[str, dict[int, str]]:
             if _MAC in told and _VLAN in told:
                 number, mac = struct.unpack_from("=I6s", told[_MAC])
                 vlan = struct.unpack_from("=II", told[_VLAN])[1]
-                found.setdefault(name, {})[number] = port_of(mac.hex(":"), vlan)
+                info = dict(_attributes(told.get(_VLANS, b""))).get(_INFO, b"")
+                is_outer = bool(vlan) and info[12:14] == _802_1AD
+                found.setdefault(name, {})[number] = port_of(mac.hex(":"), vlan) + " 802.1ad" * is_outer
     return found
 
 
@@ -65,7 +68,9 @@ def set_port(interface: str, number: int, port: str) -> None:
     if match is None:
         raise OSError(errno.EINVAL, f"{port[:40]!r} is no MAC address with a VLAN")
     mac = bytes.fromhex(match[1].replace(":", ""))
-    told = _attribute(_VLAN, struct.pack("=III", number, int(match[2] or 0), 0))
+    vlan = struct.pack("=III", number, int(match[2] or 0), 0)
+    info = _attribute(_INFO, vlan + _802_1AD + b"\0\0")  # only a list has the protocol of a VLAN
+    told = _attribute(_VLANS, info) if match[3] else _attribute(_VLAN, vlan)
     if match[1] != NO_MAC:
         told = _attribute(_MAC, struct.pack("=I32s", number, mac)) + told
     # By its name: the C library asks for its index over a socket that the sandbox of the unit forbids.

@@ -167,7 +167,14 @@ def test_a_plan_file_of_before_has_no_ports_and_one_that_is_none_is_refused() ->
     data = needs_to_json([NeededUnit(CarvedUnit(VF, CARD, VF, port=PORT), "instance gpu1")])
     del data["units"][0]["port"]
     assert [need.unit.port for need in read_needs(data)] == [""]
-    for text in ("52:54:00:00:00:01 VLAN 100\n", "52:54:00", "52:54:00:00:00:01; VLAN 1"):
+    data["units"][0]["port"] = f"{PORT} 802.1ad"
+    assert [need.unit.port for need in read_needs(data)] == [f"{PORT} 802.1ad"]
+    for text in (
+        "52:54:00:00:00:01 VLAN 100\n",
+        "52:54:00:00:00:01 802.1ad",
+        "52:54:00",
+        "52:54:00:00:00:01; VLAN 1",
+    ):
         data["units"][0]["port"] = text
         with pytest.raises(UsageError, match=r"units\[0\].port"):
             read_needs(data)

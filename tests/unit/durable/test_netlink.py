@@ -19,12 +19,17 @@ def attribute(kind: int, value: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
 
 
-def function(number: int, mac: str, vlan: int) -> bytes:
+def vlans(number: int, vlan: int, protocol: int) -> bytes:
+    """IFLA_VF_VLAN_LIST of one function with one VLAN (`struct ifla_vf_vlan_info`)."""
+    return attribute(12, attribute(1, struct.pack("=III", number, vlan, 0) + struct.pack(">Hxx", protocol)))
+
+
+def function(number: int, mac: str, vlan: int, protocol: int = 0) -> bytes:
     """What linux/if_link.h has for one function, with a fact of another kind before it."""
     told = attribute(10, struct.pack("=II", number, 0))
     told += attribute(1, struct.pack("=I32s", number, bytes.fromhex(mac.replace(":", ""))))
     told += attribute(2, struct.pack("=III", number, vlan, 0))
-    return attribute(1, told)
+    return attribute(1, told + (vlans(number, vlan, protocol) if protocol else b""))
 
 
 def answer(name: str, *functions: bytes, kind: int = 16) -> bytes:
@@ -39,6 +44,13 @@ def test_each_function_has_its_mac_address_and_its_vlan() -> None:
     assert parse_ports(told) == {"enp65s0": {0: "52:54:00:00:00:01 VLAN 100", 1: "00:00:00:00:00:00"}}
     assert port_of("52:54:00:AB:00:01", 0) == "52:54:00:ab:00:01"
     assert parse_ports(answer("enp65s0", function(0, MAC, 100), kind=3)) == {}
+
+
+def test_a_vlan_of_802_1ad_is_told_from_one_of_802_1q() -> None:
+    """The kernel tells the same number for both (`rtnl_fill_vfinfo`), and the protocol in the list alone."""
+    protocols = [function(0, MAC, 100, 0x88A8), function(1, MAC, 100, 0x8100), function(2, MAC, 0, 0x88A8)]
+    found = parse_ports(answer("enp65s0", *protocols))
+    assert found == {"enp65s0": {0: f"{MAC} VLAN 100 802.1ad", 1: f"{MAC} VLAN 100", 2: MAC}}
 
 
 def test_a_name_that_is_no_utf8_is_as_sysfs_has_it() -> None:
@@ -70,8 +82,8 @@ def test_a_kernel_that_does_not_answer_tells_no_ports(monkeypatch: pytest.Monkey
     assert read_ports() == {}
 
 
-@pytest.mark.parametrize("code", [0, errno.EPERM])
-def test_a_port_is_set_as_it_is_read(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+@pytest.mark.parametrize(("code", "protocol"), [(0, ""), (0, " 802.1ad"), (errno.EPERM, "")])
+def test_a_port_is_set_as_it_is_read(monkeypatch: pytest.MonkeyPatch, code: int, protocol: str) -> None:
     here, kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     kernel.send(struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -code))
     monkeypatch.setattr("socket.socket", lambda *_: here)
@@ -80,11 +92,14 @@ def test_a_port_is_set_as_it_is_read(monkeypatch: pytest.MonkeyPatch, code: int)
         with pytest.raises(OSError, match="not permitted"):
             set_port("enp65s\udcff", 3, f"{MAC} VLAN 100")
     else:
-        set_port("enp65s\udcff", 3, f"{MAC} VLAN 100")
+        set_port("enp65s\udcff", 3, f"{MAC} VLAN 100{protocol}")
     asked = kernel.recv(4096)
     length, kind, flags = struct.unpack_from("=IHH", asked)
     assert (length, kind, flags) == (len(asked), 19, 5) and struct.unpack_from("=BxHiII", asked, 16)[2] == 0
-    again = struct.pack("=IHHII", len(asked), 16, 0, 1, 0) + asked[16:]
+    # The kernel does what each of both says, so a list comes alone (`do_setvfinfo`).
+    plain, listed = attribute(2, struct.pack("=III", 3, 100, 0)), vlans(3, 100, 0x88A8)
+    assert (plain in asked, listed in asked) == (not protocol, bool(protocol))
+    again = struct.pack("=IHHII", len(asked), 16, 0, 1, 0) + asked[16:].replace(listed, plain)
     assert parse_ports(again) == {"enp65s\udcff": {3: f"{MAC} VLAN 100"}}
     kernel.close()
 
