@@ -231,11 +231,13 @@ class Kernel:
         # Each GPU that has its own driver is in a group, if only with itself; of others nothing is seen.
         groups: dict[str, frozenset[str]] = {}
         problem = ""
-        hives = {
-            card.name: read_text(card / "xgmi_hive_info" / "xgmi_hive_id") or card.name
-            for card in entries(self._drivers / "amdgpu")
-            if PCI_ADDRESS.fullmatch(card.name)
-        }
+        hives = {}
+        for gpu in entries(self._drivers / "amdgpu"):
+            if PCI_ADDRESS.fullmatch(gpu.name):
+                # It is listed before amdgpu has started it: then it has a DRM device, and a hive if any.
+                started = self._becomes((gpu / "drm").is_dir, self._wait_s)
+                alone = gpu.name if started and not (gpu / "xgmi_hive_info").exists() else ""
+                hives[gpu.name] = read_text(gpu / "xgmi_hive_info" / "xgmi_hive_id") or alone
         for card, hive in hives.items():
             if hive == card or _HIVE.fullmatch(hive):
                 groups[card] = frozenset(other for other in hives if hives[other] == hive)

@@ -820,6 +820,7 @@ def test_the_gpus_of_a_hive_are_a_group_also_while_guests_have_some(tmp_path: Pa
     for bus, hive in hives.items():
         card = tree.add(f"0000:{bus}:00.0")
         tree.bind(card.name, "amdgpu")
+        (card / "drm").mkdir()
         if hive is not None:
             (card / "xgmi_hive_info").mkdir()
             (card / "xgmi_hive_info" / "xgmi_hive_id").write_text(f"{hive}\n")
@@ -838,6 +839,37 @@ def test_the_gpus_of_a_hive_are_a_group_also_while_guests_have_some(tmp_path: Pa
     assert kernel.sight(found, links=True) == replace(
         found, problem="xgmi_hive_id of 0000:d3:00.0 is no number"
     )
+
+
+@pytest.mark.parametrize("missing", ["xgmi_hive_id", "xgmi_hive_info", "drm", "text"])
+def test_a_gpu_that_amdgpu_is_still_starting_is_taken_out_of_no_group(tmp_path: Path, missing: str) -> None:
+    """The link to the driver is there before its probe, which takes seconds (`really_probe`), as at a boot.
+
+    amdgpu joins the hive, and then registers the device of DRM; a card without a hive has that alone.
+    """
+    tree, pair = PciTree(tmp_path), ["0000:a3:00.0", "0000:b3:00.0"]
+    for name in pair:
+        card = tree.add(name)
+        tree.bind(name, "amdgpu")
+        (card / "drm").mkdir()
+        (card / "xgmi_hive_info").mkdir()
+        (card / "xgmi_hive_info" / "xgmi_hive_id").write_text("9\n")
+    kernel = Kernel(tree.sys, 0.1, tree.proc)
+    known = kernel.sight(RootSight(), links=True)
+    assert known.groups == dict.fromkeys(pair, pair[0]) and not known.problem
+    if missing == "text":
+        (card / "xgmi_hive_info" / "xgmi_hive_id").write_text("")
+    else:
+        (card / "xgmi_hive_info" / "xgmi_hive_id").unlink()
+    if missing in ("xgmi_hive_info", "drm"):
+        (card / "xgmi_hive_info").rmdir()
+    if missing == "drm":
+        (card / "drm").rmdir()
+    found = kernel.sight(known, links=True)
+    if missing == "xgmi_hive_info":
+        assert not found.groups and not found.problem, "it has left the hive"
+    else:
+        assert found.groups == known.groups and f"xgmi_hive_id of {pair[1]} is no number" in found.problem
 
 
 # As `amd-smi topology` of GIM prints it (smi_cli_api_host_topology.cpp), with MODE_2 on four of MI300X.
