@@ -1176,8 +1176,6 @@ class Book:
         """What other consumers need, without what the consumer's own guest uses in spite of them."""
         others = self._without(self._own(consumer))
         uses = self._uses(consumer) if consumer in self._rows else {}
-        if not uses:
-            return others
         left = {
             uuid: {
                 name: min(amount, max(0, self._capacity(uuid, name) - uses[uuid].get(name, 0)))

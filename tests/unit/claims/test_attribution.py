@@ -343,3 +343,8 @@ def test_a_unit_that_is_still_to_be_made_is_gone_only_if_it_has_a_place(
     made = replace(claim({"nic0": {"SRIOV_NET_VF": 1}}, nic0="vf9"), makings={"vf9": making})
     gone = list(gone_units(FLAT, [Row(GUEST, claimed={GUEST: made})]))
     assert gone == [("nic0", "SRIOV_NET_VF", "vf9", GUEST)] * is_gone
+
+
+def test_what_is_held_on_a_provider_that_is_gone_is_used_there_until_it_is_moved() -> None:
+    row = Row(GUEST, {GUEST: {"gone": {"SRIOV_NET_VF": 1}}}, guest=guest({}, units=(vf("vf2"),)))
+    assert use_of(row, FLAT).amounts == {"gone": {"SRIOV_NET_VF": 1}}

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kits.host_cells import book_of_cells
 from kits.uuids import uuid_of
 
 from agent.claims.attribution import Place
 from agent.claims.book import Book, Reading
-from agent.claims.claim import Claim, ClaimState, claim_of_fit
+from agent.claims.claim import Claim, ClaimState, Restriction, claim_of_fit
 from agent.claims.fit import ProviderIndex
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.claims.rows import Row
 from agent.driver import CardLayout, CardShape, Guest, GuestState, UsedUnit
 from agent.providers.divided_cards import Card
@@ -323,6 +324,9 @@ def test_free_is_what_no_column_of_another_row_needs(data: st.DataObject, steps:
                 if alone:
                     assert book.free(uuid, name, consumer) == model.free((uuid, name), consumer)
         assert {who for who in EVERYBODY if book.holds(who)} == {who for who in model.held if model.held[who]}
+        others = {who: held for who, held in model.held.items() if who not in model.claims}
+        for uuid in (ROOT, NIC):
+            assert book.others_on([uuid]) is any(uuid in held for held in others.values())
         for who in EVERYBODY:
             assert book.other_allocations(who) == ({} if who in model.claims else model.held.get(who, {}))
         for group in model.groups():
@@ -678,6 +682,7 @@ def the_guest(instance: str, *, state: GuestState = GuestState.RUNNING) -> Guest
         ({FIRST: LESS_MEMORY}, True, None, PLACE),
         ({FIRST: {ROOT: {VCPU: 3, MEMORY: 64}}}, True, None, PLACE),
         ({LEFT: CPUS_ALONE}, False, "", {}),
+        ({LEFT: {NIC: {VF: 1}}, FIRST: CPUS_ALONE, SECOND: {ROOT: {VCPU: 2}}}, False, "", {}),
         ({}, False, "", {}),
         ({}, True, None, PLACE),
     ],
@@ -693,6 +698,7 @@ def the_guest(instance: str, *, state: GuestState = GuestState.RUNNING) -> Guest
         "its devices, and its guest is here",
         "other CPUs, and its guest is here",
         "what it holds itself",
+        "the rest of its place",
         "nothing",
         "nothing, and its guest is here",
     ],
@@ -706,7 +712,9 @@ def test_what_of_a_departed_instances_place_its_migration_does_not_hold_is_unhel
     for consumer, allocations in held.items():
         book.enter_held(consumer, allocations)
     book.observe_guests([the_guest(LEFT)] if stays else [])
-    book.note_departed({LEFT: [each for each in (FIRST, SECOND) if each in held]})
+    departed = {LEFT: [each for each in (FIRST, SECOND) if each in held]}
+    book.note_departed(departed)
+    assert book.departed() == departed
     assert book.away() == ({} if away is None else {LEFT: away})
     assert book.unheld() == ({LEFT: unheld} if unheld else {})
 
@@ -1102,3 +1110,31 @@ def test_classes_that_exclude_each_other_are_never_given_together_and_their_part
             given_ = [unit for *_, unit in made.exact]
             assert len(given_) == len(set(given_)) == parts + whole and free.issuperset(given_)
             book.put(made)
+
+
+def test_a_guest_that_was_found_counts_as_its_claim_says_once_it_has_one() -> None:
+    book = Book()
+    book.refresh(HOST, {}, UNITS)
+    book.observe_guests([Guest(LEFT, "g", OFF, {VCPU: 5})], frozenset({LEFT}))
+    assert book.used[ROOT][VCPU] == 5
+    book.put(claim(OTHER, {ROOT: {VCPU: 1}}))
+    assert book.used[ROOT][VCPU] == 6
+    book.put(claim(LEFT, {ROOT: {VCPU: 2}}))
+    assert book.used[ROOT][VCPU] == 3
+
+
+@pytest.mark.parametrize(("others", "fits"), [(0, True), (1, False)])
+def test_what_is_held_beyond_what_there_is_is_kept_while_others_need_nothing(others: int, fits: bool) -> None:
+    """Another service wrote it, or the host has shrunk."""
+    book, held = Book([claim(OTHER, {ROOT: {VCPU: others}})] if others else []), {ROOT: {VCPU: 50}}
+    book.refresh(HOST, {ROOT: {LEFT: {VCPU: 50}}}, UNITS)
+    assert book.cover(ask(LEFT, VCPU=50), held, exact=True).fits is fits
+
+
+def test_the_emulators_threads_are_on_the_cpu_that_is_restricted_also_without_cells() -> None:
+    book = book_of_cells({})
+    topology = TopologyRequest("dedicated", isolate_emulator=True)
+    request = replace(ask(LEFT, PCPU=3, MEMORY_MB=64), topology=topology)
+    book.restrict(LEFT, Restriction(emulator=3))
+    (cell,) = book.fit(request).cells
+    assert cell.emulator == {3} and 3 not in cell.pinning.values()

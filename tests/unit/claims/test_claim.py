@@ -386,3 +386,16 @@ def test_a_group_that_came_later_takes_no_unit_that_another_group_keeps() -> Non
         {CARD: {"SRIOV_NET_VF": ("vf1",)}},
         {CARD: {"SRIOV_NET_VF": ("vf0",)}},
     )
+
+
+def test_a_group_is_on_the_provider_of_its_aggregate() -> None:
+    rack = frozenset({"rack"})
+    cards = [
+        Provider(name, name, HOST, {"SRIOV_NET_VF": Inventory(8)}, aggregates=frozenset(within))
+        for name, within in ((OTHER, ()), (CARD, rack))
+    ]
+    group = RequestGroup("_a", {"SRIOV_NET_VF": 1}, member_of=(rack,))
+    request = ClaimRequest(CONSUMER, (RequestGroup("", {"SRIOV_NET_VF": 1}), group))
+    allocations = {name: {"SRIOV_NET_VF": 1} for name in (OTHER, CARD)}
+    _, found = map_groups(request, allocations, {}, ProviderTree([Provider(HOST, HOST), *cards]))
+    assert list(found.allocations) == [CARD]

@@ -121,6 +121,10 @@ def test_what_the_domain_leaves_out_is_asked_for_beside_it() -> None:
     asked = replace(ASKED, groups=(RequestGroup("", {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 9}),))
     assert demand(asked=asked, needs=DomainNeeds()).request.resources == asked.resources
     assert demand(needs=DomainNeeds(memory_mb=64)).request.resources == {"VCPU": 1, "MEMORY_MB": 64}
+    topology = TopologyRequest("dedicated", isolate_emulator=True)
+    dedicated = replace(ASKED, groups=(RequestGroup("", {"PCPU": 5}),), topology=topology)
+    found = demand(asked=dedicated, needs=DomainNeeds(memory_mb=64))
+    assert found.request.resources == {"PCPU": 5, "MEMORY_MB": 64}
 
 
 @pytest.mark.parametrize(
@@ -627,6 +631,11 @@ def test_memory_that_may_be_on_some_of_the_cells_comes_from_one_of_them() -> Non
         "cell1": {"MEMORY_MB": 128},
         "cell0 or cell1": {"MEMORY_MB": 512},
     }
+    whole = replace(guest, resources={"MEMORY_MB": 640})
+    assert groups_by_name(requested(whole, {**CELLS, 2: uuid_of("cell2")})) == {
+        "cell1": {"MEMORY_MB": 128},
+        "cell0 or cell1": {"MEMORY_MB": 512},
+    }
     assert groups_by_name(requested(guest)) == {
         "": {"VCPU": 1, "MEMORY_MB": 896},
         "cell1": {"MEMORY_MB": 128},
@@ -844,6 +853,23 @@ PINNED_TO_TWO = DomainNeeds(
         ({"dedicated": {0: 1, 1: 13, 2: 11, 3: 12}}, False),
         ({"dedicated": {0: 1, 1: 2, 2: 4, 3: 5}}, False),
         ({"emulator": 13}, False),
+        (
+            {
+                "cells": tuple(replace(cell, host_cell=None) for cell in PINNED_TO_TWO.cells),
+                "dedicated": {0: 1, 1: 2, 2: 4, 3: 5},
+            },
+            False,
+        ),
+        (
+            {
+                "cells": tuple(replace(cell, host_cell=None) for cell in PINNED_TO_TWO.cells),
+                "dedicated": {2: 11, 3: 12},
+                "floating": {0: frozenset({0}), 1: frozenset({0})},
+                "emulator": None,
+                "isolate_emulator": False,
+            },
+            False,
+        ),
         ({"cells": (PINNED_TO_TWO.cells[0], replace(PINNED_TO_TWO.cells[1], host_cell=0))}, False),
         ({"cells": (replace(PINNED_TO_TWO.cells[0], host_cell=1), PINNED_TO_TWO.cells[1])}, False),
         ({"dedicated": {0: 1, 1: 2}, "floating": {2: frozenset({10}), 3: frozenset({0})}}, False),
@@ -871,6 +897,8 @@ PINNED_TO_TWO = DomainNeeds(
         "CPUs of a cell on two",
         "two cells on one by their CPUs",
         "the emulator on another cell than the first",
+        "two cells on one by their CPUs alone",
+        "shared CPUs of one cell, where any may be chosen",
         "two cells on one",
         "a cell apart from its CPUs",
         "shared CPUs of another cell",
@@ -892,7 +920,7 @@ def test_a_domain_whose_places_no_claim_with_cells_has_is_claimed_as_it_is(
     found = demand_of_domain(replace(needs, memory=memory), ASKED, OF_TWO)
     assert (found.request.topology.cells == 2) is with_cells
     assert (found.request.topology == TopologyRequest()) is not with_cells
-    cpus = {*needs.dedicated.values(), needs.emulator}
+    cpus = {*needs.dedicated.values(), needs.emulator} - {None}
     named = [unit for classes in found.restriction.units.values() for unit in classes.get("PCPU", ())]
     assert sorted(map(int, named)) == sorted(cpu for cpu in cpus if cpu is not None)
     assert found.request.resources["PCPU"] == len(needs.dedicated) + 1 if with_cells else len(cpus)
@@ -910,3 +938,12 @@ def test_a_cpu_of_the_emulator_that_is_to_be_chosen_leaves_the_others_open(dedic
     named = {unit for classes in found.restriction.units.values() for unit in classes.get("PCPU", ())}
     assert named == ({str(cpu) for cpu in (*dedicated.values(), 3)} if dedicated else set())
     assert found.restriction.cells == {}
+
+
+def test_cpus_are_no_devices_and_each_alias_has_its_number() -> None:
+    needs = replace(NEEDS, devices=(NeededDevice(DeviceKind.MEDIATED, text="<hostdev>"),))
+    with pytest.raises(UsageError, match="no such device"):
+        demand_of_domain(needs, ASKED, OF_TWO)
+    asked = replace(ASKED, pci=(("first", 2), ("second", 1)))
+    found = demand(NeededDevice(DeviceKind.PCI, "second", "0000:43:00.0"), asked=asked)
+    assert found.restriction.dealt == {"pci-2": {"PGPU": ("0000:43:00.0",)}}

@@ -232,6 +232,15 @@ def test_a_group_of_an_aggregate_alone_is_no_place_that_a_refusal_could_name() -
     ]
 
 
+def test_an_aggregate_without_providers_is_named() -> None:
+    nowhere = replace(group("_R"), member_of=(frozenset({RACK}),))
+    asked = ask(nowhere, group("_G", VGPU=1), policy="none", subtree="_R _G")
+    found = fitted(asked, HOST, provider("gpu0", "host", VGPU=1))
+    assert [each[4] for each in reasons(found)] == [
+        f"group '_R': no provider of this host has aggregate {RACK}"
+    ]
+
+
 def test_a_refusal_names_the_largest_vram_only_where_vram_is_asked_for_and_there_is_some() -> None:
     card = provider("card", "host", CUSTOM_VRAM_2048MB=1, CUSTOM_VRAM_8192MB=1)
     nowhere = "no provider of this host has it"

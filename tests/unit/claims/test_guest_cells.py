@@ -139,6 +139,12 @@ def test_the_emulators_threads_get_the_cpu_that_the_domain_names(
     assert fit.misfits[0].reason == (
         f"does not have CPU {named} free, on which the domain has the emulator's threads"
     )
+    assert (fit.misfits[0].asked, fit.misfits[0].free) == (1, 0)
+    many = fit_cells([replace(pinned(0, 8), emulator=1)], [host], thread_policy=policy)
+    assert many.misfits[0].reason == (
+        "has 6 free dedicated CPUs, 9 asked, one of them for the emulator's threads, "
+        f"with thread policy {policy}"
+    )
     sibling = replace(host, free_cpus=free - {named ^ 4})
     assert fit_cells([guest], [sibling], thread_policy=policy).fits is (policy is not ThreadPolicy.ISOLATE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -18,6 +19,7 @@ from agent.claims.host_cells import (
     CellUsage,
     HostCell,
     HostCells,
+    HostLayout,
     beside_devices,
     cell_use,
     cell_use_of_guests,
@@ -404,7 +406,8 @@ def test_pages_that_placement_counts_for_others_too_are_the_less_of_both(
     for who, (uses, holds) in claims.items():
         placed_ = (PlacedCell(0, 0, {}, frozenset(), LARGE_KIB, uses * LARGE_MB),)
         held = {"pages": {PAGES: holds}}
-        usage.put(Claim(who, ClaimState.CLAIMED, ClaimRequest(who, ()), held, cells=placed_))
+        for _ in range(2):
+            usage.put(Claim(who, ClaimState.CLAIMED, ClaimRequest(who, ()), held, cells=placed_))
     usage.observe_guests(
         [
             Guest(who, who, GuestState.RUNNING, {}, memory=(UsedMemory(0, uses * LARGE_MB, LARGE_KIB),))
@@ -432,3 +435,35 @@ def test_the_pages_of_a_cell_are_bounded_by_placement_where_that_counts_pages(
     stock = HostStock(ProviderIndex.of(tree, ROOT), {"pages": {PAGES: used}} if used else {}, {})
     (left,) = CellStock(HostCells((one,))).free(stock)
     assert left.pages == {LARGE_KIB: free}
+
+
+@pytest.mark.parametrize(("cells", "reserved"), [(1, None), (1, 100), (2, 100), (3, 100)])
+def test_what_is_reserved_on_a_host_without_providers_of_cells_is_split_over_its_cells(
+    cells: int, reserved: int | None
+) -> None:
+    layout = topology(cells)
+    inventories = {"MEMORY_MB": Inventory(10**6, reserved)} if reserved is not None else {}
+    tree = ProviderTree([Provider(ROOT, "node1", None, inventories)])
+    found = HostCells.of(HostLayout(layout), ProviderIndex.of(tree, ROOT)).cells
+    kept = [MEMORY_MB - cell.memory_mb for cell in found]
+    assert sum(kept) == (reserved or 0) and max(kept) - min(kept) <= 1
+    some = HostCells.of(
+        HostLayout(replace(layout, shared_cpus=frozenset({1}), dedicated_cpus=frozenset({0}))),
+        ProviderIndex.of(tree, ROOT),
+    )
+    assert some.cells[0].cores == (frozenset({0}), frozenset({1})), "guests have no others"
+
+
+def test_a_consumer_is_placed_near_what_its_guest_is_on_already() -> None:
+    memory = (UsedMemory(1, 10, None, 0), UsedMemory(0, 10), UsedMemory(None, 10, LARGE_KIB, 1))
+    usage = opened()
+    for units, bound, near, at in (
+        ((), memory, {0, 1}, {0: 1}),
+        ((), memory[:1], {1}, {0: 1}),
+        ((), memory[2:], set(), {}),
+        ((UsedUnit("PCPU", str(2 * CORES), "host"),), memory[2:], {1}, {}),
+    ):
+        usage.observe_guests([Guest("a", "a", GuestState.RUNNING, {}, units, memory=bound)])
+        stock = usage.stock("a", {}, {})
+        assert (stock.near, stock.at) == (near, at)
+        assert usage.stock("other", {}, {}).near == set()

@@ -235,6 +235,8 @@ def test_the_very_device_that_was_plugged_is_claimed() -> None:
         {NIC: {VF: (VFS[1],)}, CARD: {"CUSTOM_PCI_10DE_1EB8": (CARDS[1],)}},
     )
     assert after is not None
+    plugged = [names for by_class in after.group_units.values() for names in by_class.values()]
+    assert sorted(plugged) == [(VFS[1],), (CARDS[1],)]
     without = follow(after, guest(VCPU=2), guest((VF, VFS[1]), ("CUSTOM_PCI_10DE_1EB8", CARDS[1]), VCPU=2))
     assert has(without) == ({HOST: {"VCPU": 2}}, {})
     assert without is not None and without.request == claim.request
@@ -393,3 +395,25 @@ def test_a_claim_grows_and_shrinks_by_what_came_and_went_in_all_wherever_it_is(
     for n, (has, used) in enumerate(zip(memory, uses, strict=True)):
         amount = after.allocations.get(f"cell{n}", {}).get("MEMORY_MB", 0)
         assert min(has, used) <= amount <= max(has, used)
+
+
+def test_another_unit_of_a_class_that_was_to_be_made_is_the_one_that_was_made() -> None:
+    claim = claim_for(RequestGroup("", {"VCPU": 2, VF: 1}))
+    made = replace(claim, makings={VFS[0]: {"parent": "0000:41:00.0"}})
+    now = guest((VF, VFS[1]), VCPU=2)
+    assert follow(made, now, guest(VCPU=2)) is made
+    assert has(follow(claim, now, guest(VCPU=2)))[1] == {NIC: {VF: VFS}}
+
+
+def test_a_group_that_only_holds_others_together_stays() -> None:
+    claim = claim_for(RequestGroup("", {"VCPU": 2}), RequestGroup("red", {VF: 1}))
+    top = RequestGroup("_top", {}, (frozenset({"CUSTOM_SWITCH"}),))
+    request = replace(
+        claim.request,
+        groups=(*claim.request.groups, top),
+        group_policy="none",
+        same_subtree=(frozenset({"_top", "red"}),),
+    )
+    after = follow(replace(claim, request=request), guest((VF, VFS[0]), VCPU=3), guest((VF, VFS[0]), VCPU=2))
+    assert after is not None and after.request.resources == {"VCPU": 3, VF: 1}
+    assert [group.suffix for group in after.request.groups] == ["", "red", "_top"]
