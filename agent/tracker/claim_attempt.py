@@ -253,6 +253,7 @@ def withdraw(context: TrackerContext, claim: Claim) -> ConsumerAllocations | Non
         held = known or context.client.allocations_of(consumer)
         rest = _remainder(context, claim, held)
         if rest and rest == held.allocations:
+            writer.protect(held)
             return held
         if held.allocations:
             outcome = writer.send(DoubtKind.RELEASE, replace(held, allocations=rest))

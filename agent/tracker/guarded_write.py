@@ -13,12 +13,15 @@ called regularly as long as the write may come.
 Another host that makes a consumer anew knows nothing of this host's doubts. So a consumer that is deleted
 stays barred as long as a write of this host may come. The other host's first write meets the bar; that host
 then protects its claim as if the doubt were its own: it writes on until the generation is past
-`BAR_GENERATION_MAX`, and leaves a bar itself when it releases the consumer.
+`BAR_GENERATION_MAX`, and leaves a bar itself when it releases the consumer. Where the consumer was made anew
+before the bar, or by a client that writes over it, this host raises its generation (`protect`).
 """
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from http import HTTPStatus
 from itertools import count
 from uuid import uuid4
 
@@ -565,23 +568,35 @@ class GuardedWriter:
     def look_again(self, consumer: str) -> ConsumerAllocations | None:
         """Bar a consumer again, which another client may have deleted. One request.
 
-        If the consumer exists, it is read, too, where a first write may come: returns what it holds if that
-        is exactly what one of these gives, which was executed late then; None otherwise. Raises
+        If the consumer exists, it is read, too: returns what it holds if that is exactly what a first write
+        gives, which was executed late then; None otherwise, and the consumer is protected. Raises
         PlacementError.
         """
         late = self._late(consumer)
-        firsts = [doubt for doubt in late if not doubt.rises]
-        held: ConsumerAllocations | None = None
-        if not self.bar_again(consumer) and firsts:
-            held = self._client.allocations_of(consumer)
+        held = None if self.bar_again(consumer) else self._client.allocations_of(consumer)
         self._doubts.looked(late)
-        if held is None or held.generation != BARRED + 1:
-            return None  # it does not exist, or was written since its first write
-        has = (held.allocations, held.project_id, held.user_id)
-        gives = [
-            (write.allocations, write.project_id, write.user_id) for write in (one.guard for one in firsts)
-        ]
-        return held if has in gives else None
+        if held is None or not held.allocations:
+            return None
+        firsts = [doubt.guard for doubt in late if not doubt.rises]
+        gives = [(write.allocations, write.project_id, write.user_id) for write in firsts]
+        if held.generation == BARRED + 1 and (held.allocations, held.project_id, held.user_id) in gives:
+            return held
+        with suppress(PlacementConflict):  # it was written just now; the next look sees how often
+            self.protect(held)
+        return None
+
+    def protect(self, held: ConsumerAllocations) -> None:
+        """Keep late writes from a consumer that was made anew before the agent's bar.
+
+        Its generation is as low as in its former life: the agent raises it. Raises PlacementError.
+        """
+        late = [doubt for doubt in self._late(held.consumer) if doubt.rises and not _is_past(doubt, held)]
+        try:
+            if late:
+                self._raise_past(late, held)
+        except PlacementError as refused:
+            if refused.status != HTTPStatus.FORBIDDEN:
+                raise  # else Placement refuses the late write, too: this host's token is for this host alone
 
     def bar_again(self, consumer: str) -> bool:
         """Bar a consumer that has just been deleted, if a write may come late. False: it exists again.

@@ -75,12 +75,14 @@ class History:
     stall: float = 0.0
     pooled: bool = False
     shared: bool = False
+    bound: bool = True
 
     def __str__(self) -> str:
         disks = " with a shared pool" if self.pooled else ""
         servers = "servers that share a journal" if self.shared else "of Placement's processes"
         lines = [
             f"hosts {', '.join(self.hosts)}{disks}; {self.servers} {servers}; "
+            f"tokens {'bound to hosts' if self.bound else 'for all hosts'}; "
             f"schedule {self.seed}, restless {self.restless:g}, stalls {self.stall:g}"
         ]
         return "\n".join(
@@ -165,7 +167,10 @@ class Narrator:
                 step = Step("placement_dies") if met is None else Step("next_row", (met,))
                 steps.insert(served.randint(0, len(steps)), step)
         servers = 2 if shared else self.servers
-        return History(self.seed, tuple(steps), self.hosts, servers, restless, stall, self.pooled, shared)
+        bound = Random(f"bound {self.seed}").random() < 0.5
+        return History(
+            self.seed, tuple(steps), self.hosts, servers, restless, stall, self.pooled, shared, bound
+        )
 
     def _pause(self) -> list[Step]:
         choice = self.dice.random()
@@ -578,6 +583,7 @@ def tell(history: History) -> Outcome:
         stall=history.stall,
         pooled=history.pooled,
         shared=history.shared,
+        bound=history.bound,
     )
     try:
         with story, story.meanwhile():

@@ -125,11 +125,12 @@ class Story:
         stall: float = 0.0,
         pooled: bool = False,
         shared: bool = False,
+        bound: bool = True,
     ) -> None:
-        """`pooled`: the hosts have no disks of their own, and share a pool. `shared` as in Network."""
+        """`pooled`: the hosts share a pool, and have no other disks. `shared`, `bound` as in Network."""
         self._stack = ExitStack()
         self._pooled = pooled
-        self._names, self._servers, self._shared = hosts, servers, shared
+        self._names, self._servers, self._shared, self._bound = hosts, servers, shared, bound
         self.scheduler = Scheduler(seed, restless=restless, stall=stall)
         self.told: list[str] = []
         self.hosts: dict[str, Host] = {}
@@ -154,6 +155,7 @@ class Story:
             self._directory = directory = Path(tempfile.mkdtemp(prefix="plimsoll-story-", dir=_fast()))
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
             self.network = Network(self.scheduler, self._servers, self._trace, shared=self._shared)
+            self.network.bound = self._bound
             self.oracle = Oracle(self.scheduler, self.network, self.hosts)
             self.network.observe = self.oracle.wrote
             self.scheduler.on_death = self._died

@@ -525,6 +525,25 @@ def test_a_late_release_does_not_take_the_later_claim_of_another_host() -> None:
         story.comes_to_rest()
 
 
+@pytest.mark.parametrize("bound", [True, False])
+@pytest.mark.parametrize("later_s", [30.0, 250.0])
+def test_a_late_release_does_not_take_a_claim_that_was_made_before_its_bar(
+    later_s: float, *, bound: bool
+) -> None:
+    with Story(bound=bound) as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **WEB).granted
+        for fate in (Fate.PROXY_LATE, Fate.ANSWERED, Fate.ANSWERED, Fate.NOT_SENT):
+            a.next_write(fate, later_s)  # the fence and the second release are answered, the bar is not sent
+        a.releases("web1")
+        while story.held("web1"):
+            story.waits(1)
+        assert b.claims("web1", **WEB).granted
+        story.waits(300)
+        assert story.held("web1") == WEB
+        story.comes_to_rest()
+
+
 # The journal
 
 

@@ -605,15 +605,23 @@ def test_a_first_write_that_comes_between_a_release_and_its_bar_is_released_as_w
     assert is_empty(kit)
 
 
-def test_only_where_a_first_write_may_come_a_consumer_that_is_another_clients_is_read(kit: Kit) -> None:
+@pytest.mark.parametrize("writes", [1, 2], ids=["from its generation", "from a former one"])
+def test_a_late_release_does_not_take_what_another_client_gave_the_consumer_since(
+    kit: Kit, writes: int
+) -> None:
+    """That client writes over the bar, and knows nothing of what the bar is for."""
     asked = request(PCPU=4)
-    released_in_doubt(kit, kit.tracker.claim(asked).claim, "timeout")
+    generation = released_in_doubt(kit, kit.tracker.claim(asked).claim, "timeout")
     assert kit.tracker.deliver() == 1
     there = {uuid_of("elsewhere"): {"VCPU": 2}}
-    kit.raw.write_allocations(ConsumerAllocations(asked.consumer, there, BARRED))
+    for at in range(BARRED, writes):
+        kit.raw.write_allocations(ConsumerAllocations(asked.consumer, there, at))
     kit.tap.calls.clear()
     assert kit.tracker.watch_doubts() == 0
-    assert requests(kit) == ["PUT allocations"], "what may come is a release of a generation that is past"
+    protects = ["PUT allocations"] if writes == generation else []
+    assert requests(kit) == ["PUT allocations", "GET allocations", *protects]
+    assert kit.late.execute() == CONFLICT  # type: ignore[attr-defined]
+    assert kit.raw.allocations_of(asked.consumer).allocations == there
 
 
 def test_a_write_that_names_a_barred_consumers_generation_is_taken_back_when_it_comes(kit: Kit) -> None:
