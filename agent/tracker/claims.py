@@ -323,6 +323,7 @@ class ClaimOperations:
             held = writer.secure(consumer)
             if may_differ and held is not None:
                 self._hold_as_claimed(held)
+            writer.compared(consumer)
             return True
 
     def _hold_as_claimed(self, held: ConsumerAllocations) -> None:

@@ -364,6 +364,7 @@ class TrackerContext:
             except StateError:
                 self.writer.doubt_again(kind, write)
                 raise
+            self.writer.compared(consumer)
         return after
 
     def may_be_stale(self, providers: Collection[str]) -> bool:

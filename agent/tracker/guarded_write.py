@@ -248,6 +248,7 @@ class GuardedWriter:
     def __init__(self, client: PlacementClient, doubts: Doubts) -> None:
         self._client = client
         self._doubts = doubts
+        self._uncompared: set[str] = set()
 
     def given_in_doubt(self, consumer: str) -> tuple[Allocations, ...]:
         """What the writes of unknown outcome, fenced or not, give the consumer; none that gives nothing."""
@@ -394,7 +395,16 @@ class GuardedWriter:
     def may_have_replaced(self, consumer: str) -> bool:
         """Whether a write of unknown outcome gives the consumer something else than its claim has."""
         kinds = (DoubtKind.REPLACE, DoubtKind.EXTEND)
-        return any(doubt.kind in kinds and not doubt.fenced for doubt in self._doubts.of([consumer]))
+        is_open = any(doubt.kind in kinds and not doubt.fenced for doubt in self._doubts.of([consumer]))
+        return is_open or consumer in self._uncompared
+
+    def uncompared(self) -> frozenset[str]:
+        """The consumers of which such a write has ended, and whose claims were not compared with it yet."""
+        return frozenset(self._uncompared)
+
+    def compared(self, consumer: str) -> None:
+        """The consumer's claim and what Placement holds for it are known to agree, or others' doing."""
+        self._uncompared.discard(consumer)
 
     # Fences
 
@@ -411,6 +421,7 @@ class GuardedWriter:
         doubts = [doubt for doubt in self._doubts.of(consumers) if not doubt.fenced or doubt.rises]
         if not doubts:
             return None
+        self._uncompared.update(filter(self.may_have_replaced, consumers))
         known = {written.consumer: written} if written is not None else {}
         guards = dict.fromkeys(doubt.guard.consumer for doubt in self._end_certain(doubts))
         held = {guard: self._secure(guard, known.get(guard)) for guard in guards}

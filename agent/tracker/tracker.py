@@ -541,7 +541,8 @@ class ResourceTracker:
         resolved = {claim.consumer for claim in pending.claims}
         resolved.update(consumer for move in pending.moves for consumer in (move.instance, move.migration))
         doubts = [doubt for doubt in self._doubts.open() if resolved.isdisjoint(doubt.consumers)]
-        return list(dict.fromkeys(doubt.guard.consumer for doubt in doubts))
+        uncompared = sorted(self._context.writer.uncompared() - resolved)
+        return list(dict.fromkeys([*(doubt.guard.consumer for doubt in doubts), *uncompared]))
 
     def _unanswered_last(self, work: list[Work]) -> list[Work]:
         return sorted(work, key=lambda item: item[0] in self._unanswered)

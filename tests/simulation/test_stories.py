@@ -887,6 +887,20 @@ def test_a_claim_stays_as_it_is_where_its_replacement_is_unknown(fate: Fate) -> 
         story.comes_to_rest()
 
 
+@pytest.mark.parametrize("fate", [Fate.RESET_AFTER, Fate.PROXY_AFTER, Fate.LATE])
+def test_a_claim_stays_as_it_is_where_an_audit_ends_the_doubt_of_its_replacement(fate: Fate) -> None:
+    with Story("a", pooled=True) as story:
+        a, small = story.host("a"), {"VCPU": 1, "MEMORY_MB": 1024}
+        assert a.gate_lets_in("web1", **small, DISK_GB=40).granted
+        story.waits(130)
+        a.gate_sees_end("web1")
+        story.next_write("a", fate)
+        assert not a.gate_lets_in("web1", **small).granted
+        a.stranger_starts("web1", VCPU=1, PGPU=1)
+        a.audits()
+        story.comes_to_rest()
+
+
 def test_a_claim_is_held_again_although_placement_is_away_when_the_doubt_ends() -> None:
     with Story("a", pooled=True) as story:
         a, small = story.host("a"), {"VCPU": 1, "MEMORY_MB": 1024}
