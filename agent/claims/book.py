@@ -877,7 +877,7 @@ class Book:
         used, cells = self._beside(consumer), self._stock(request)
         result = fit(request, host, used, units, cells, self._choice)
         result = self._with_holders_named(self._complete(request, result, consumer, host.cards), consumer)
-        if not self.units.contested:
+        if result.fits or not self.units.contested:
             return result
         # Name the units of the consumer's guest that it may not have, as others have them.
         shortfalls = []
@@ -1081,7 +1081,7 @@ class Book:
 
         `stocks` are what is left of the cards beside others than the holder.
         """
-        if result.fits:
+        if result.fits and stocks:
             result = self.units.with_places(self.host, holder, result, stocks)
             if not result.fits:
                 return result
@@ -1108,6 +1108,8 @@ class Book:
                 if not card.model.shapes.keys().isdisjoint(classes)
             }
             host = replace(host, cards=stocks)
+        if not cordoned:
+            return host
         units = {uuid: classes for uuid, classes in self.offered.items() if uuid not in cards}
         idle = self.units.idle_cordoned(units, cordoned)
         return replace(host, cordoned=idle) if idle else host
@@ -1176,6 +1178,8 @@ class Book:
         """What other consumers need, without what the consumer's own guest uses in spite of them."""
         others = self._without(self._own(consumer))
         uses = self._uses(consumer) if consumer in self._rows else {}
+        if not uses:
+            return others
         left = {
             uuid: {
                 name: min(amount, max(0, self._capacity(uuid, name) - uses[uuid].get(name, 0)))

@@ -296,7 +296,7 @@ def fit_slots(request: ClaimRequest, stock: HostStock) -> list[FitSlot]:
 
 def _best_first(slot: FitSlot, stock: HostStock, costs: Mapping[int, CellCost]) -> FitSlot:
     """The slot with its options in the order of choice: own providers first, then as `Choice` says."""
-    if not slot.resources:
+    if len(slot.options) < 2 or not slot.resources:
         return slot
     name, amount = next(iter(slot.resources.items()))
     cell_of, rank = stock.choice.cell_of, stock.choice.strategy.rank

@@ -249,6 +249,7 @@ class GuardedWriter:
         self._client = client
         self._doubts = doubts
         self._uncompared: set[str] = set()
+        """See `uncompared`."""
 
     def given_in_doubt(self, consumer: str) -> tuple[Allocations, ...]:
         """What the writes of unknown outcome, fenced or not, give the consumer; none that gives nothing."""
@@ -577,7 +578,7 @@ class GuardedWriter:
         return tuple(dict.fromkeys(doubt.guard.consumer for doubt in self._doubts.watched()))
 
     def look_again(self, consumer: str) -> ConsumerAllocations | None:
-        """Bar a consumer again, which another client may have deleted. One request.
+        """Bar a consumer again, which another client may have deleted; one request if it does not exist.
 
         If the consumer exists, it is read, too: returns what it holds if that is exactly what a first write
         gives, which was executed late then; None otherwise, and the consumer is protected. Raises
