@@ -244,7 +244,7 @@ def withdraw(context: TrackerContext, claim: Claim) -> ConsumerAllocations | Non
         # what the consumer holds cannot be written again: then the release is the only fence.
         with suppress(errors.PlacementFull):
             secured = writer.secure(consumer)
-    writer.compared(consumer)  # nothing of it stays
+    writer.compared(consumer)  # no claim stays that could differ
 
     def release() -> ConsumerAllocations | None:
         nonlocal secured

@@ -404,7 +404,7 @@ class GuardedWriter:
         return frozenset(self._uncompared)
 
     def compared(self, consumer: str) -> None:
-        """The consumer's claim and what Placement holds for it are known to agree, or others' doing."""
+        """Note that the agent has compared the consumer's claim with what Placement holds for it."""
         self._uncompared.discard(consumer)
 
     # Fences

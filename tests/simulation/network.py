@@ -208,9 +208,9 @@ class Network:
             answer = cluster.request(
                 at, method, path, copy.deepcopy(body), microversion=microversion, binding=binding, key=key
             )
-        is_others = bool(before.get(path.rpartition("/")[2])) and "has nothing on that host" in str(
-            answer and answer.body
-        )  # made anew by another host: a bound token does not write it
+        # A late write may name a consumer that another host has made anew: a bound token does not write it.
+        has_something = bool(before.get(path.rpartition("/")[2]))
+        is_others = has_something and "has nothing on that host" in str(answer and answer.body)
         if answer is not None and answer.status in (403, 500) and not is_others:
             self.internal_errors.append(f"{method} {path}: {answer.body}")
         if method != "GET":

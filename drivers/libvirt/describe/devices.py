@@ -485,9 +485,7 @@ def migration_traits(
 
 
 def _stays_plain(facts: DeviceFacts, function: PciDevice, spec: DeviceSpec | None) -> bool:
-    """Whether a guest has this function under a driver of VFIO that takes over no state; False where that is
-    not known.
-    """
+    """Whether the driver of VFIO that a guest has for this function takes over no state; False: not known."""
     managed, declared = (True, None) if spec is None else (spec.managed, spec.live_migratable)
     unknown = "" if function.driver == device_names.PLAIN_VFIO else None
     driver = facts.migration_drivers.get(function.address, unknown)
