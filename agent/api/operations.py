@@ -300,7 +300,7 @@ class Operations:
         """
         name = request.name if name is None else name
         if request.consumer or not name:
-            yield replace(request, consumer=request.consumer or str(uuid4()))
+            yield request if request.consumer else replace(request, consumer=str(uuid4()))
             return
         with self._naming:
             # Who claims for the same name meanwhile gets the same answer as this claim.

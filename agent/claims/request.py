@@ -131,7 +131,7 @@ class ClaimRequest:
             replace(other, consumer=self.consumer, name=self.name, process=self.process)
             for other in self.others
         )
-        return (replace(self, others=()), *others)
+        return (replace(self, others=()), *others) if self.others else (self,)
 
     @property
     def resources(self) -> dict[str, int]:
