@@ -801,6 +801,7 @@ class Oracle:
         )
         held, claimed, used = self._columns(host, here, mine, self.scheduler.now, releasing=True)
         untold, shared = self._held_for_the_returned(mine), self._shared_units(host, rows)
+        unlinked = list(self._unlinked(host, rows))
         kept: Column = {}
         for who, row in rows.items():
             if who not in here and self._is_one_of_several_alike(host, row, rows):
@@ -821,6 +822,10 @@ class Oracle:
             if astray and any(self._lives_elsewhere(host, who) for who in beyond):
                 continue
             hidden, twice = sum(beyond.values()), shared[uuid, name]
+            twice += sum(
+                min(place.get(uuid, {}).get(name, 0), sum(beyond[who] for who in guests))
+                for place, guests in unlinked
+            )
             offered = int(inventory.capacity) - model.used(uuid, name)
             capacity = self._capacity(host, model.providers[uuid].name, name, inventory)
             free = int(capacity) - model.used(uuid, name) - hidden
@@ -837,6 +842,32 @@ class Oracle:
                     "what is free is offered",
                     f"Placement offers {offered} {name} of {model.providers[uuid].name}, and {free} are free",
                 )
+
+    def _unlinked(
+        self, host: Host, rows: Mapping[str, Row]
+    ) -> Iterator[tuple[Mapping[str, Amounts], list[str]]]:
+        """(what a migration holds, the guests without a claim that use just that and live elsewhere)
+
+        Of the migrations of instances of which this host has neither claim nor guest: a scheduler wrote one
+        here, and it moved on before its host looked. Such a migration looks like that of each of these
+        guests, and Placement does not say whose it is. So the agent takes it for that of one of them, and
+        reserves nothing for that one.
+        """
+        held = self.network.holdings()
+        for migration, instance in self.party_of.items():
+            if migration == instance or {migration, instance} & (rows.keys() | host.guests.keys()):
+                continue
+            place = held.get(migration, {})
+            yield (
+                place,
+                [
+                    who
+                    for who, guest in host.guests.items()
+                    if _sum(place) == Counter(guest.resources)
+                    and who not in rows
+                    and self._lives_elsewhere(host, who)
+                ],
+            )
 
     def _holds_use_of_another(self, host: Host, migration: str) -> bool:
         """Whether it holds just what another guest uses that moved away, and other than its own guest uses.

@@ -1109,6 +1109,25 @@ def test_no_second_audit_deletes_a_migration_because_the_first_gave_its_guest_a_
         story.comes_to_rest()
 
 
+@pytest.mark.parametrize("strangers", [1, 2])
+def test_a_migration_of_an_unknown_instance_holds_the_place_of_one_guest_that_moved_away(
+    strangers: int,
+) -> None:
+    """Seed 835339: a did not look before web4 had moved on, so move4 may as well be that of a guest."""
+    alike = {"VCPU": 8, "MEMORY_MB": 9000, "DISK_GB": 40}
+    with Story() as story, story.meanwhile():
+        a, b = story.host("a"), story.host("b")
+        a.schedules("web4", **alike)
+        for number in range(strangers):
+            b.schedules(f"web{number}", VCPU=1)
+        b.begins_move("web4", "move4", "cold_migrate", VCPU=1)
+        for number in range(strangers):
+            a.stranger_starts(f"web{number}", **alike)
+        story.comes_to_rest()
+        reserved = {name: amount for (_, name), amount in story.reserved("a").items()}
+        assert reserved["DISK_GB"] == 40 * (strangers - 1)
+
+
 @pytest.mark.parametrize("moves_again", [False, True])
 def test_a_second_place_of_an_instance_looks_like_that_of_another_guest_which_moved_away(
     moves_again: bool,
