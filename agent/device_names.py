@@ -45,7 +45,7 @@ MIGRATION_DRIVER_PREFIX = "CUSTOM_VFIO_DRIVER_"
 """How the trait begins that names the driver of VFIO which migrates the functions of a card."""
 
 PLAIN_VFIO, PLAIN_VFIO_TRAIT = "vfio-pci", f"{MIGRATION_DRIVER_PREFIX}VFIO_PCI"
-"""VFIO's own driver, which migrates nothing, and the trait of a card whose free functions stay under it."""
+"""VFIO's own driver, which migrates nothing; the trait of a card whose free functions guests get under it."""
 
 VGPU_DRIVER_PREFIX = "CUSTOM_VGPU_DRIVER_NVIDIA_"
 """How the trait begins that has the branch of the host's vGPU driver, such as 550."""

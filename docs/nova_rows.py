@@ -281,7 +281,7 @@ TRAITS: Sequence[HostRow] = (
         ("CUSTOM_VFIO_DRIVER_*",),
         "never",
         "which driver of VFIO can migrate the functions of the card; CUSTOM_VFIO_DRIVER_VFIO_PCI: none, as "
-        "the free ones stay under vfio-pci",
+        "guests get the free ones under vfio-pci",
         difference="a live migration is refused where the destination has another one",
     ),
     HostRow(

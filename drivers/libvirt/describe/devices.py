@@ -76,10 +76,10 @@ class DeviceFacts:
     `bridges` {card's address: what is above it, from its root complex down; see `Sysfs.bridges`}.
     `migration_drivers` {function's address: driver of VFIO that can migrate it, or "", as of
     `Sysfs.migration_driver`}; `rebound` are those under VFIO's plain driver to which libvirt may bind another
-    one when a guest starts. `vgpu_branch` is that of the host's vGPU driver, such as "550". `ports` {virtual
-    function's address: the MAC address and VLAN that its card has for it}, see `agent.device_names.PORT`;
-    `vram` {its address: what `Sysfs.vram` says of it}.
-    `withheld` are traits that no card has here, see `usable`.
+    one when a guest starts. `binds_plain`: libvirt binds the plain one to each function that is managed.
+    `vgpu_branch` is that of the host's vGPU driver, such as "550". `ports` {virtual function's address: the
+    MAC address and VLAN that its card has for it}, see `agent.device_names.PORT`; `vram` {its address: what
+    `Sysfs.vram` says of it}. `withheld` are traits that no card has here, see `usable`.
     """
 
     cards: tuple[Card, ...] = ()
@@ -93,6 +93,7 @@ class DeviceFacts:
     vgpu_gib: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     migration_drivers: Mapping[str, str] = field(default_factory=dict)
     rebound: frozenset[str] = frozenset()
+    binds_plain: bool = False
     vgpu_branch: str = ""
     ports: Mapping[str, str] = field(default_factory=dict)
     withheld: frozenset[str] = frozenset()
@@ -475,7 +476,7 @@ def migration_traits(
             f"{device_names.MIGRATION_DRIVER_PREFIX}{driver}" for driver in drivers if driver
         )
     free = [(each, spec) for each, spec in given if each.address not in context.held]
-    if free and all(_stays_plain(context.facts, *each) for each in free):
+    if free and all(_is_stateless(context.facts, *each) for each in free):
         traits.add(device_names.PLAIN_VFIO_TRAIT)
     has_vgpus |= bool(mdev_specs_of(context.card, context.settings.mdevs))
     has_vgpus |= any(_vgpu_spec(context, function) for function, _ in offered)
@@ -484,12 +485,16 @@ def migration_traits(
     return frozenset(traits)
 
 
-def _stays_plain(facts: DeviceFacts, function: PciDevice, spec: DeviceSpec | None) -> bool:
+def _is_stateless(facts: DeviceFacts, function: PciDevice, spec: DeviceSpec | None) -> bool:
     """Whether the driver of VFIO that a guest has for this function takes over no state; False: not known."""
     managed, declared = (True, None) if spec is None else (spec.managed, spec.live_migratable)
-    unknown = "" if function.driver == device_names.PLAIN_VFIO else None
-    driver = facts.migration_drivers.get(function.address, unknown)
-    if driver is None or not device_names.is_vfio(function.driver) or function.physical_function is None:
+    driver = None
+    if device_names.is_vfio(function.driver):
+        unknown = "" if function.driver == device_names.PLAIN_VFIO else None
+        driver = facts.migration_drivers.get(function.address, unknown)
+    elif facts.binds_plain and managed and spec is not None and function.address not in facts.vgpu_types:
+        driver = ""  # one with a vGPU keeps its vendor's driver, whatever the spec says
+    if driver is None or function.physical_function is None:
         return False
     migrates = bool(driver) if declared is None else declared
     return not migrates and not (managed and function.address in facts.rebound)
@@ -639,7 +644,7 @@ def usable(facts: DeviceFacts, guests: DomainCapabilities | None) -> DeviceFacts
         functions = (each for card in facts.cards for each in (card.device, *card.vfs))
         bound = facts.migration_drivers.items() & {(each.address, each.driver) for each in functions}
         refused = {address: "" for address, driver in facts.migration_drivers.items() if not driver}
-        facts = replace(facts, migration_drivers=dict(bound) | refused, rebound=frozenset())
+        facts = replace(facts, migration_drivers=dict(bound) | refused, rebound=frozenset(), binds_plain=True)
     if no_confidential_devices(guests):
         facts = replace(facts, withheld=frozenset({device_names.CC_ON, device_names.CC_DEVTOOLS}))
     return facts

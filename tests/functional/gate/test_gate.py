@@ -17,6 +17,8 @@ import pytest
 from kits.api_client import ask, check
 from kits.cli_process import plimsoll
 from kits.gate import DEVICES_HOST, GatedHost, claim_of, domain, gated, guest, pci
+from kits.libvirt_model import FACTS
+from kits.recorded import Recorded
 from kits.status import fetch, listening
 
 from agent.claims.claim import ClaimState
@@ -24,12 +26,16 @@ from agent.claims.domain_demand import GATE_USER
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.access import Access
 from agent.device_names import LIVE_MIGRATABLE, TYPES
-from agent.driver import Guest, GuestState
+from agent.driver import Guest, GuestState, HostSettings
 from agent.errors import PlacementUnavailable, Refused
 from agent.gate import gate
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.transport import Reply
 from drivers.fake.host import Gpu, cell
+from drivers.libvirt.describe.cards import parse_device_specs
+from drivers.libvirt.describe.devices import DeviceSettings
+from drivers.libvirt.describe.host import ModelSettings
+from drivers.libvirt.xml import DomainCapabilities, Version
 
 ALWAYS_0 = (
     ("start", "begin"),
@@ -317,6 +323,74 @@ def test_a_live_migration_of_a_port_to_plain_vfio_is_refused_where_its_driver_mi
         other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration, claim.request)
         other.world.operations.revert_move(migration, None)
         assert host.held(vm.uuid) == before
+
+
+NIC_SPEC = '{"vendor_id": "8086", "product_id": "10ca", "address": "0000:41:10.*"%s}'
+VFS = tuple(f"0000:41:10.{number}" for number in (0, 2, 4, 6))
+
+
+def show_functions(host: GatedHost, driver: Recorded, *bound: str, said: str = "", **facts: object) -> None:
+    """The host has recorded devices; its offered functions are under these drivers, in their order."""
+    drivers = dict(zip(VFS, bound, strict=True))
+    cards = tuple(
+        replace(
+            card,
+            vfs=tuple(replace(vf, driver=drivers.get(vf.address, vf.driver)) for vf in card.vfs),
+        )
+        for card in FACTS["vfs"].cards
+    )
+    specs = parse_device_specs((NIC_SPEC % said,))
+    driver.settings = ModelSettings("node2", HostSettings(), DeviceSettings(specs))
+    driver.facts = replace(FACTS["vfs"], cards=cards, **facts)
+    host.world.agent._reconciler.replace_driver(driver)
+    host.world.agent.reconcile("recorded devices")
+
+
+def taken(host: GatedHost, consumer: str) -> set[str]:
+    """The functions of a claim of this host."""
+    claim = host.world.agent._tracker.claim_of(consumer)
+    return {unit for _, name, unit in claim.exact if name == "SRIOV_NET_VF"} if claim else set()
+
+
+def test_before_libvirt_10_a_live_migration_to_functions_of_the_host_is_refused(
+    host: GatedHost, other: GatedHost
+) -> None:
+    """That libvirt binds vfio-pci to a function under the NIC's driver, and not the one that migrates."""
+    vm, name, mlx5 = guest(str(uuid4())), "SRIOV_NET_VF", "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
+    driver = Recorded()
+    show_card(host, LIVE_MIGRATABLE, mlx5, name=name)
+    host.starts(vm, domain(vm.uuid, devices=pci(CARD)))
+    before = host.held(vm.uuid)
+    claim = host.world.agent._tracker.claim_of(vm.uuid)
+    assert claim is not None
+
+    def show(version: Version, said: str = "") -> None:
+        driver.host = replace(driver.host, guests=DomainCapabilities("kvm", libvirt=version))
+        known = dict.fromkeys(VFS, "mlx5_vfio_pci")  # by modules.alias
+        show_functions(other, driver, *["mlx5_core"] * 4, said=said, migration_drivers=known)
+
+    show((9, 0, 0))
+    with pytest.raises(Refused) as refused:
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
+    both = "mlx5_vfio_pci at the source, and this host has vfio_pci (or one that does not migrate it)."
+    assert f"its {name} is under the driver of VFIO {both}" in refused.value.message
+    assert host.held(vm.uuid) == before and other.held(vm.uuid) == {}
+    for version, said in (
+        ((10, 0, 0), ""),
+        ((0, 0, 0), ""),
+        ((9, 0, 0), ', "managed": "no"'),
+        ((9, 0, 0), ', "live_migratable": "yes"'),
+    ):
+        show(version, said)
+        migration = str(uuid4())
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration, claim.request)
+        other.world.operations.revert_move(migration, None)
+    show((9, 0, 0))
+    other.world.operations.begin_move(MoveKind.COLD_MIGRATE, migration := str(uuid4()), claim.request)
+    other.world.operations.revert_move(migration, None)
+    show_card(host, name=name)  # one that the source does not migrate is detached and attached
+    other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
+    assert len(taken(other, vm.uuid)) == 1
 
 
 def test_a_migration_that_fails_is_reverted_and_may_be_tried_again(host: GatedHost, other: GatedHost) -> None:

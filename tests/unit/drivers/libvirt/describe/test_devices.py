@@ -245,6 +245,21 @@ def test_functions_under_a_driver_of_vfio_that_takes_over_no_state(
     assert found - {"CUSTOM_VFIO_DRIVER_NEW_VFIO_PCI"} == expected
 
 
+def test_before_libvirt_10_a_function_with_a_vgpu_stays_under_its_vendors_driver() -> None:
+    """Its domain has managed='no', whatever [pci] device_spec says."""
+    card = cards("vfs")[NIC0]
+    vfs = tuple(replace(vf, driver="nvidia") for vf in card.vfs)
+    known = DeviceFacts((replace(card, vfs=vfs),), vgpu_types=dict.fromkeys(VFS, "471"), binds_plain=True)
+    (spec,) = parse_device_specs(('{"vendor_id": "8086", "product_id": "10ca"}',))
+    for settings in (
+        DeviceSettings((spec,)),
+        DeviceSettings(mdevs=(MdevSpec("nvidia-471"),)),
+        DeviceSettings((spec,), (MdevSpec("nvidia-471"),)),
+    ):
+        (provider,) = describe_cards(card_contexts(known, settings), "node1", under_cells)
+        assert provider.units and PLAIN not in provider.traits
+
+
 def test_a_whole_card_under_plain_vfio_says_nothing_of_it() -> None:
     """No driver of VFIO migrates one, so nothing comes whose state it could take."""
     card = cards("vfs")[T4]

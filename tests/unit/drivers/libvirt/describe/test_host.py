@@ -17,7 +17,7 @@ from kits.libvirt_node import DATA, domain
 from agent.driver import Cell, DescribedProvider, GuestState, HostSettings
 from agent.errors import DriverDataError, SettingsError
 from drivers.host.domain_xml import guest_of, parse_domain
-from drivers.libvirt.describe.cards import MdevSpec, UnitRecord
+from drivers.libvirt.describe.cards import MdevSpec, UnitRecord, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceSettings, GuestDomain
 from drivers.libvirt.describe.history import lost_mdevs, mdev_xml
 from drivers.libvirt.describe.host import (
@@ -516,6 +516,57 @@ def test_before_libvirt_10_only_the_bound_driver_migrates(
     model = build_model(host, bound, (), {}, "boot", ModelSettings("node1", HostSettings(), DEVICES))
     (nic,) = (each for each in model.description.providers if each.device == card.key)
     assert "CUSTOM_VFIO_DRIVER_VFIO_PCI" in nic.traits and "HW_PCI_LIVE_MIGRATABLE" not in nic.traits
+
+
+MLX5 = "mlx5_vfio_pci"
+
+
+@pytest.mark.parametrize(
+    ("libvirt", "driver", "said", "becomes_plain"),
+    [
+        ((9, 0, 0), "igbvf", "", True),
+        ((9, 0, 0), "", "", True),
+        ((9, 10, 0), "igbvf", ', "managed": "yes"', True),
+        ((9, 0, 0), "igbvf", ', "managed": "no"', False),
+        ((9, 0, 0), "", ', "managed": "no"', False),
+        ((9, 0, 0), "igbvf", ', "live_migratable": "yes"', False),
+        ((9, 0, 0), "igbvf", ', "live_migratable": "no"', True),
+        ((9, 0, 0), "vfio-pci", "", True),
+        ((9, 0, 0), "vfio-pci", ', "managed": "no"', True),
+        ((9, 0, 0), MLX5, "", False),
+        ((9, 0, 0), MLX5, ', "managed": "no"', False),
+        ((10, 0, 0), "igbvf", "", False),
+        ((10, 0, 0), "", "", False),
+        ((10, 0, 0), "vfio-pci", "", False),
+        ((10, 0, 0), "vfio-pci", ', "managed": "no"', True),
+        ((10, 0, 0), MLX5, "", False),
+        ((0, 0, 0), "igbvf", "", False),
+        ((0, 0, 0), "vfio-pci", "", False),
+    ],
+)
+def test_before_libvirt_10_a_managed_function_becomes_plain(
+    libvirt: Version, driver: str, said: str, becomes_plain: bool
+) -> None:
+    """virPCIDeviceBindToStub chooses the kernel's driver for the device (here mlx5) from 10.0 on."""
+    plain, devices = "CUSTOM_VFIO_DRIVER_VFIO_PCI", NODE_FACTS["vfs"]
+    (card,) = (each for each in devices.cards if each.device.address == "0000:41:00.0")
+    vfs = tuple(replace(vf, driver=driver) for vf in card.vfs)
+    cards = tuple(replace(card, vfs=vfs) if each is card else each for each in devices.cards)
+    addresses = frozenset(vf.address for vf in vfs)
+    known = {} if driver == "vfio-pci" else dict.fromkeys(addresses, MLX5)
+    rebound = addresses if driver == "vfio-pci" else frozenset[str]()
+    facts = replace(devices, cards=cards, migration_drivers=known, rebound=rebound)
+    spec = '{"vendor_id": "8086", "product_id": "10ca", "address": "0000:41:10.*"%s}'
+    whole = '{"vendor_id": "10de", "product_id": "1eb8"}'
+    settings = DeviceSettings(parse_device_specs((spec % said, whole)), DEVICES.mdevs)
+    host = replace(NODE, guests=DomainCapabilities("kvm", libvirt=libvirt))
+    for held in (frozenset[str](), frozenset(sorted(addresses)[:2])):
+        texts = [domain(number, devices=interface(each)) for number, each in enumerate(sorted(held), 1)]
+        parsed = [parse_domain(text) for text in texts]
+        guests = [GuestDomain(guest_of(each, GuestState.RUNNING, 0, frozenset()), each) for each in parsed]
+        found = build_model(host, facts, guests, {}, "boot", ModelSettings("node1", HostSettings(), settings))
+        told = {each.device: each for each in found.description.providers if plain in each.traits}
+        assert told.keys() == ({card.key} if becomes_plain else set()), "no whole card, no vGPU"
 
 
 def test_a_function_that_a_guest_uses_has_what_the_kernel_says_of_it() -> None:
