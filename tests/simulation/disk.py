@@ -36,6 +36,8 @@ def _empty() -> sqlite3.Connection:
 class Disk:
     """What survives the agent's process. `committed` is called after each commit.
 
+    `committed` gets what `seen_at` said when the commit was asked for: no later look was known to the agent
+    when it decided what it commits. Of several at once it gets the earliest.
     `stalls` and `fails` are the faults of the next commits: seconds that one takes, and how many fail.
     `fails_after` are numbers of commits after which one more fails. `has_failed`: whether one ever did.
     `lags`: the running agent was not told of a commit, so what it knows may not all be on the disk.
@@ -43,7 +45,8 @@ class Disk:
 
     def __init__(self) -> None:
         self.connection = _empty()
-        self.committed: Callable[[float], None] = lambda submitted_at: None
+        self.committed: Callable[[float], None] = lambda known_at: None
+        self.seen_at: Callable[[], float] = lambda: 0.0
         self.stalls: list[float] = []
         self.fails = 0
         self.fails_after: list[int] = []
@@ -84,7 +87,7 @@ class _Ticket:
     def __init__(self, file: SimulatedFile, job: Callable[[Transaction], Any]) -> None:
         self.file = file
         self.job = job
-        self.submitted_at = file.scheduler.now
+        self.known_at = file.disk.seen_at()
         self.begun = self.cancelled = self.answered = False
         self.value: Any = None
         self.error: Exception | None = None
@@ -208,6 +211,6 @@ class SimulatedFile:
                 for ticket in group:
                     ticket.error = DatabaseUnwritable(self.path, "Input/output error")
         if wrote:
-            self.disk.committed(min(ticket.submitted_at for ticket in group))
+            self.disk.committed(min(ticket.known_at for ticket in group))
         for ticket in group:
             ticket.answer()

@@ -240,6 +240,7 @@ class Host:
         self.lives = 0
         self.wanted = True
         self.seen_at = -1.0
+        self.disk.seen_at = lambda: self.seen_at
         self.listed_at = -1.0
         """When the agent asked for its guests last, also in an audit; `seen_at`: when its last pass began."""
         self.verified_at = -1.0

@@ -93,13 +93,16 @@ class Oracle:
         """A request changed allocations in Placement."""
         self._judge(lambda: self._wrote(write))
 
-    def committed(self, host: Host, submitted_at: float) -> None:
-        """An agent's journal changed."""
-        self._judge(lambda: self._committed(host, submitted_at))
+    def committed(self, host: Host, known_at: float) -> None:
+        """An agent's journal changed. `known_at`: what the agent had seen when it asked for that, see `Disk`.
+
+        What a pass sees while a commit waits for its turn comes too late for the claim in it.
+        """
+        self._judge(lambda: self._committed(host, known_at))
 
     def reserved(self, host: Host) -> None:
         """An agent has chosen what it extends a claim by, from what it knows now."""
-        self._judge(lambda: self._counted(host, self.rows(host), self.scheduler.now))
+        self._judge(lambda: self._counted(host, self.rows(host), host.seen_at))
 
     def _judge(self, check: Callable[[], None]) -> None:
         try:
@@ -149,11 +152,11 @@ class Oracle:
                 f"{self.name(self.party(migration))}, which is still there",
             )
 
-    def _committed(self, host: Host, submitted_at: float) -> None:
+    def _committed(self, host: Host, known_at: float) -> None:
         rows = self.rows(host)
-        self._one_owner(host, rows, submitted_at)
+        self._one_owner(host, rows, known_at)
         self._promises_are_kept(host, rows)
-        self._counted(host, rows, submitted_at)
+        self._counted(host, rows, known_at)
 
     # What is there
 
@@ -202,7 +205,7 @@ class Oracle:
 
     # Law 1: a unit has one owner
 
-    def _one_owner(self, host: Host, rows: Mapping[str, Row], submitted_at: float) -> None:
+    def _one_owner(self, host: Host, rows: Mapping[str, Row], known_at: float) -> None:
         self._learn_parties(host)
         owners: dict[tuple[str, str], str] = {}
         for consumer, row in rows.items():
@@ -213,7 +216,7 @@ class Oracle:
         for uuid, guest in host.guests.items():
             for unit in guest.units if guest.runs else ():  # a definition keeps it from no guest that runs
                 owner = owners.get(unit, uuid)
-                if owner == uuid or guest.since >= min(host.seen_at, submitted_at):
+                if owner == uuid or guest.since >= min(host.seen_at, known_at):
                     if owner != uuid:
                         self.excused.add((host.name, unit[1], owner, uuid))
                     continue
@@ -229,7 +232,7 @@ class Oracle:
 
     # Law 2: free is what no column needs
 
-    def _counted(self, host: Host, rows: Mapping[str, Row], submitted_at: float) -> None:
+    def _counted(self, host: Host, rows: Mapping[str, Row], known_at: float) -> None:
         providers = {
             uuid: provider
             for uuid, provider in self.network.model.providers.items()
@@ -237,9 +240,8 @@ class Oracle:
         }
         if not providers:
             return
-        known_at = min(host.seen_at, submitted_at)
         rows = self._with_reserved(host, rows)
-        needs = self._needs(host, rows, providers, known_at=submitted_at)
+        needs = self._needs(host, rows, providers, known_at=known_at)
         used = self._used(host, self.scheduler.now + 1, set(providers), seen=False)
         shared = self._shared_units(host, rows)
         totals = {party: self._total(rows, party) for party in map(self.party, rows)}
@@ -282,7 +284,7 @@ class Oracle:
                     claimed
                     and sum(need.values()) - shared[uuid, name] > capacity
                     and host.changed_at <= known_at
-                    and not self._is_held_for_another(host, rows, (uuid, name), capacity, submitted_at)
+                    and not self._is_held_for_another(host, rows, (uuid, name), capacity, known_at)
                 ):
                     parts = ", ".join(f"{self.name(who)} {amount}" for who, amount in sorted(need.items()))
                     raise Violation(

@@ -858,7 +858,10 @@ class Story:
         self.scheduler.ahead_s += seconds
 
     def is_suspended(self, host: str, seconds: float) -> None:
-        """Its wall clock goes on meanwhile, and its monotonic clock does not."""
+        """Its wall clock goes on meanwhile, and its monotonic clock does not.
+
+        A guest that comes meanwhile is one that comes at the waking, before the agent goes on.
+        """
         self.hosts[host].suspend(seconds)
 
     def waits(self, seconds: float) -> None:

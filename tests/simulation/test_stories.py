@@ -1745,6 +1745,28 @@ def test_after_a_suspension_the_agent_learns_soon_what_others_did_meanwhile() ->
         story.comes_to_rest()
 
 
+def test_a_claim_is_judged_by_what_the_agent_had_seen_when_it_chose() -> None:
+    """Seed 831073: the agent saw a guest between its choice and the commit of that.
+
+    It was asleep, and began all that it had to do at its waking; here its disk is slow.
+    """
+    with Story("a") as story:
+        a = story.host("a")
+        with story.meanwhile():
+            a.schedules("web1", **LARGE)
+            a.stranger_starts("web1", **LARGE)
+            story.waits(0.1)
+            a.journal_stalls(30.0)
+            claimed = a.claims("web2", **LARGE)
+            story.waits(0.1)
+            a.audits()
+            story.waits(1.0)
+            assert story.hosts["a"].seen_at > claimed.begun_at and a.claim_of("web2") is None
+            story.answers_come()
+        assert isinstance(claimed.error, DoesNotFit)
+        story.comes_to_rest()
+
+
 def test_what_guests_use_where_a_reshape_that_is_refused_would_move_units_is_reserved() -> None:
     """Seed 420938: VCPU of guests with pinned CPUs become PCPU, but two of them have no allocation."""
     with Story() as story:
