@@ -488,13 +488,17 @@ class ConsumerCase:
 
     @property
     def _departed_guests(self) -> tuple[str, ...]:
-        """Those without a granted claim whose instances are on other hosts."""
+        """Those whose instances are on other hosts, without a granted claim.
+
+        Also where a revert waits for the guest: then a move onward may have taken its place over.
+        """
         is_own, claims = self.observation.host.is_own, self.observation.claims
+        returning = {move.instance for move in self.observation.moves if move.state is MoveState.REVERTING}
         return tuple(
             guest
             for guest, placed in self.observation.departed.items()
             if ownership.has_left(placed.allocations, is_own)
-            and (guest not in claims or claims[guest].state is ClaimState.CLAIMING)
+            and (guest not in claims or claims[guest].state is ClaimState.CLAIMING or guest in returning)
         )
 
     @property

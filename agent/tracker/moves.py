@@ -335,13 +335,16 @@ class MoveFinisher:
 
         Then Placement holds nothing for the guest here any more. Of a move that has ended, with its guest
         still here: whether its instance is still on the other host. Returns the move after that. Raises
-        PlacementConflict where another client writes meanwhile; PlacementError, StateError.
+        ClaimConflict where a revert is refused, since a third host has the instance; PlacementConflict where
+        another client writes meanwhile; PlacementError, StateError.
         """
         if not self.stays_for_guest(move):
             return move
         self._check_known()
         migration = self._client.allocations_of(move.migration)
         instance = self._client.allocations_of(move.instance)
+        if move.state is MoveState.REVERTING and migration.allocations and instance.allocations:
+            self._check_not_moved_on(move, instance, migration)
         if migration.allocations or (move.state is MoveState.LEAVING and self._places.has_left(instance)):
             return move
         return self._ended_elsewhere(move, instance)
@@ -412,15 +415,7 @@ class MoveFinisher:
             end = self._observed_end(move, instance) or MoveStep.RESTORED
             self._write(DoubtKind.REVERT, replace(migration, allocations={}))
             return self._end(move, end, wanted=MoveStep.RESTORED)
-        if move.role is not MoveRole.SOURCE and not self._lives_here(instance.allocations):
-            self._step(MoveStep.REFUSE, move)
-            raise errors.ClaimConflict(
-                f"{move.label} has moved on: it no longer holds what migration {move.migration} gave it, "
-                "so the move cannot be reverted. To free what the migration holds, run "
-                f"`plimsoll move confirm {move.migration}`.",
-                consumer=move.instance,
-                migration=move.migration,
-            )
+        self._check_not_moved_on(move, instance, migration)
         move = self._check_taken_from(move, instance)
         if (
             ownership.observed_state(move, instance.allocations, migration.allocations)
@@ -457,6 +452,23 @@ class MoveFinisher:
                 migration=move.migration,
             ) from refused
         return self._step(MoveStep.RESTORED, move)
+
+    def _check_not_moved_on(
+        self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations
+    ) -> None:
+        """Raises ClaimConflict where the instance is neither here nor back: the move is under way again."""
+        back = ownership.restored_allocations(move, migration.allocations), move.old.allocations
+        if move.role is MoveRole.SOURCE or self._lives_here(instance.allocations):
+            return
+        if instance.allocations not in back:
+            self._step(MoveStep.REFUSE, move)
+            raise errors.ClaimConflict(
+                f"{move.label} has moved on: it no longer holds what migration {move.migration} gave it, "
+                "so the move cannot be reverted. To free what the migration holds, run "
+                f"`plimsoll move confirm {move.migration}`.",
+                consumer=move.instance,
+                migration=move.migration,
+            )
 
     def _check_taken_from(self, move: Move, instance: ConsumerAllocations) -> Move:
         """Remember from which place the source takes the instance back, when it is first asked to.

@@ -1696,6 +1696,37 @@ def test_a_revert_that_waits_for_its_guest_is_done_later_beside_a_move_of_the_sa
         assert a.claim_of("web3") is not None
 
 
+@pytest.mark.parametrize("end", ["confirms", "reverts"])
+def test_a_revert_that_waits_for_its_guest_is_over_once_another_host_moves_the_instance_on(end: str) -> None:
+    """Seed 825220: what the migration onward holds is the guest's place, and no audit deletes it."""
+    with Story("abc") as story:
+        a, b, c = story.host("a"), story.host("b"), story.host("c")
+        assert a.claims("web1", **WEB).granted
+        a.guest_starts("web1")
+        assert c.begins_move("web1", "move1", "cold_migrate", **WEB).granted
+        a.guest_moves("web1", "c")
+        told = units(story, "c", "web1")
+        story.waits(1)
+        assert c.reverts("move1").value.state == "reverting"
+        assert b.begins_move("web1", "move3", "evacuate", **WEB).granted
+        c.audits()
+        story.comes_to_rest()
+        c.audits()
+        assert story.held("move1") == story.held("move3") == story.held("web1") == WEB
+        assert story.unfinished_moves("c") == {"move1"}
+        if end == "reverts":
+            assert b.reverts("move3").granted
+            story.waits(130)
+            assert units(story, "c", "web1") == told
+            assert c.confirms("move1").granted
+        else:
+            c.guest_goes("web1")
+            assert b.confirms("move3").granted
+        story.comes_to_rest()
+        assert story.held("web1") == WEB and not story.held("move1") and not story.held("move3")
+        assert not any(map(story.unfinished_moves, "abc"))
+
+
 def test_a_claim_that_is_asked_for_again_does_not_give_back_what_others_took_out_of_it() -> None:
     """Seed 321608: it is reserved, and a reshape moves what Placement holds."""
     with Story() as story:
