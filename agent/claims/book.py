@@ -917,18 +917,20 @@ class Book:
                 shortfalls[number] = replace(each, reason=f"{each.reason}: {named}{more}")
         return replace(result, shortfalls=tuple(shortfalls))
 
-    def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Fit:
+    def cover(
+        self, request: ClaimRequest, held: Allocations, *, exact: bool, avoided: Collection[str] = ()
+    ) -> Fit:
         """Whether the allocations `held` cover the request.
 
         `exact`: also whether the consumer may have them, with their exact units and cells: no other row needs
-        any of it.
+        any of it. It is not given units that are `avoided`.
         """
         if not exact:
             return cover(request, self.host, held, {})
         classes = {name for amounts in held.values() for name in amounts}
         consumer = request.consumer
         host = self._host_for(consumer, consumer, classes)
-        units = self._free_units(host, classes, consumer)
+        units = self._free_units(host, classes, consumer, avoided)
         result = cover(request, host, held, units, self._stock(request))
         crowded = self._crowded(consumer, result.allocations) if result.fits else ()
         if crowded:
@@ -974,11 +976,13 @@ class Book:
                     yield Shortfall.at(provider, name, amount, free, f"max_unit is {inventory.max_unit}")
         yield from self.unit_shortfalls(after.consumer, after.units)
 
-    def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Fit:
+    def fit_move(
+        self, request: ClaimRequest, migration: str, held: Allocations, avoided: Collection[str] = ()
+    ) -> Fit:
         """Where a moving instance's request fits, while the migration takes over what it has here.
 
         `held` are all allocations of the instance. Those on providers that this host shares stay the
-        instance's, and are preferred, because its data is there.
+        instance's, and are preferred, because its data is there. It is not given units that are `avoided`.
         """
         current = self._own(request.consumer)
         claimed_here = request.consumer in self.claims
@@ -990,7 +994,7 @@ class Book:
         )
         holder = migration if claimed_here else request.consumer
         host = self._host_for(request.consumer, holder, request.resources)
-        units = self._free_units(host, request.resources, holder)
+        units = self._free_units(host, request.resources, holder, avoided)
         cells, used = self._stock(request, keeps=claimed_here), self._without(stays)
         if shared:
             classes = {name for uuid in shared for name in held[uuid]}
@@ -1194,7 +1198,9 @@ class Book:
         inventory = provider.inventories.get(name) if provider else None
         return inventory.capacity if inventory else 0
 
-    def _free_units(self, host: ProviderIndex, classes: Collection[str], consumer: str) -> Units:
+    def _free_units(
+        self, host: ProviderIndex, classes: Collection[str], consumer: str, avoided: Collection[str] = ()
+    ) -> Units:
         """The units of these classes that the consumer may be given, first those that its guest uses."""
         rooms: dict[str, dict[str, int]] = {}  # of classes that exclude each other
         for uuid in host.ways:
@@ -1219,7 +1225,15 @@ class Book:
             taken = {**used, **{name: used.get(name, 0) + amount for name, amount in idle.items()}}
             rooms[uuid] = room(self.host.ways[uuid], total, taken)
         restriction = self._restrictions.get(consumer, UNRESTRICTED)
-        return self.units.choices(host, self.offered, classes, consumer, restriction, rooms)
+        left = self.offered
+        if avoided:
+            left = {
+                uuid: {
+                    name: tuple(unit for unit in exact if unit not in avoided) for name, exact in of.items()
+                }
+                for uuid, of in left.items()
+            }
+        return self.units.choices(host, left, classes, consumer, restriction, rooms)
 
 
 def _name_of(row: Row) -> str:

@@ -9,7 +9,8 @@ A mediated device can be live-migrated only to one of the same type, a function 
 driver of VFIO, a vGPU to no older driver: the destination reads what the source has from the traits of its
 cards in Placement. Where one of the two sides does not tell, the migration begins. A function, also a port,
 whose driver migrates it at the source does not go to one that stays under VFIO's plain driver, which takes
-over no state; one that does not migrate may go there, since it is detached.
+over no state; one that does not migrate may go there, since it is detached. Of a card whose functions differ
+in that, this host chooses only those that may take it over; no trait tells which they are.
 
 Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (live migration of PCI devices),
 https://docs.openstack.org/nova/latest/admin/virtual-gpu.html (live migration of mediated devices).
@@ -18,7 +19,7 @@ https://docs.openstack.org/nova/latest/admin/virtual-gpu.html (live migration of
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from agent.claims.claim import Claim
+from agent.claims.claim import Claim, Fit
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.request import ClaimRequest, is_device_group
 from agent.device_names import (
@@ -45,7 +46,10 @@ def classes_to_compare(request: ClaimRequest, host: ProviderIndex) -> frozenset[
     return frozenset(
         name
         for name in request.resources
-        if any(kind.told(card.traits) for kind in _KINDS for card in host.by_class.get(name, ()))
+        if any(
+            card.uuid in host.stateless or any(kind.told(card.traits) for kind in _KINDS)
+            for card in host.by_class.get(name, ())
+        )
         or _branches_here(name, host)
     )
 
@@ -86,17 +90,30 @@ def with_source(request: ClaimRequest, at_source: SourceTraits, host: ProviderIn
     return replace(request, groups=tuple(groups))
 
 
-def check_chosen(
-    request: ClaimRequest, allocations: Allocations, at_source: SourceTraits, host: ProviderIndex
-) -> None:
-    """Raises Refused where a card was chosen that cannot take over what the guest has at the source."""
-    for uuid, amounts in allocations.items():
+def stateless_units(at_source: SourceTraits, host: ProviderIndex) -> frozenset[str]:
+    """The exact units of this host that cannot take over the state of what the guest has at the source."""
+    return frozenset().union(
+        *(
+            host.stateless.get(card.uuid, ())
+            for name, traits in at_source.items()
+            if migration_drivers(traits) and PLAIN_VFIO_TRAIT not in traits
+            for card in host.by_class.get(name, ())
+        )
+    )
+
+
+def check_chosen(request: ClaimRequest, chosen: Fit, at_source: SourceTraits, host: ProviderIndex) -> None:
+    """Raises Refused where a chosen card or unit cannot take over what the guest has at the source."""
+    for uuid, amounts in chosen.allocations.items():
         provider = host.tree.get(uuid)
         if provider is None:
             continue
         for name in sorted(amounts.keys() & at_source.keys()):
+            traits, units = provider.traits, chosen.units.get(uuid, {}).get(name, ())
+            if not host.stateless.get(uuid, frozenset()).isdisjoint(units):
+                traits |= {PLAIN_VFIO_TRAIT}
             for kind in _KINDS:
-                wanted, here = kind.of(at_source[name]), kind.told(provider.traits)
+                wanted, here = kind.of(at_source[name]), kind.told(traits)
                 if wanted and here and not at_source[name] & here:
                     free = f"what is free here is on {provider.name}, which has {_names(here)}"
                     raise kind.refusal(request, name, wanted, free)

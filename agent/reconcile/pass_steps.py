@@ -657,5 +657,11 @@ def _layout(seen: HostView, resolved: ResolvedDescription) -> HostLayout | None:
     if seen.topology is None:
         return None
     return HostLayout(
-        seen.topology, resolved.cells, resolved.ways, resolved.to_make, resolved.cards, resolved.withheld
+        seen.topology,
+        resolved.cells,
+        resolved.ways,
+        resolved.to_make,
+        resolved.cards,
+        resolved.withheld,
+        resolved.stateless,
     )

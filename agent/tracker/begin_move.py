@@ -6,7 +6,7 @@ result.
 lock is held.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from agent import errors
@@ -164,7 +164,9 @@ class MoveChoice:
 
     def _fit(self, instance: ConsumerAllocations) -> Fit:
         request = live_migratable.with_source(self.request, self.at_source, self.book.host)
-        fit = self.book.fit_move(request, self.migration, instance.allocations)
+        fit = self._with_state(
+            lambda avoided: self.book.fit_move(request, self.migration, instance.allocations, avoided)
+        )
         if not fit.fits:
             raise does_not_fit(self.request, fit.shortfalls)
         return fit
@@ -174,17 +176,28 @@ class MoveChoice:
         fit = self.book.cover(self.request, held, exact=False)
         if not fit.fits:
             raise not_covered_conflict(self.request, held, fit.shortfalls, self.book.host.tree)
-        fit = self.book.cover(self.request, held, exact=True)
+        fit = self._with_state(
+            lambda avoided: self.book.cover(self.request, held, exact=True, avoided=avoided)
+        )
         if not fit.fits:
             raise does_not_fit(self.request, fit.shortfalls)
         return fit
+
+    def _with_state(self, choose: Callable[[Collection[str]], Fit]) -> Fit:
+        """What `choose` gives without the units that cannot take over the guest's state.
+
+        Where that does not fit, it is what `choose` gives with them: `check_chosen` names their driver.
+        """
+        avoided = live_migratable.stateless_units(self.at_source, self.book.host)
+        fit = choose(avoided)
+        return choose(()) if avoided and not fit.fits else fit
 
     def _fitted_move(self, kind: MoveKind, role: MoveRole, old: Claim, fit: Fit) -> Move:
         if kind is MoveKind.LIVE_MIGRATE:
             live_migratable.check_live_migratable(
                 self.request, fit.allocations, self.book.host, self.book.offered
             )
-            live_migratable.check_chosen(self.request, fit.allocations, self.at_source, self.book.host)
+            live_migratable.check_chosen(self.request, fit, self.at_source, self.book.host)
         new = claim_of_fit(self.request, fit, ClaimState.CLAIMED, self.now)
         part = ownership.migration_share(old.allocations, fit.allocations, self.book.host.is_own)
         if not part:

@@ -314,7 +314,9 @@ class Register(BookView):
     ) -> None:
         """See `ResourceTracker.refresh`. Raises StateError where the journal cannot be read."""
         index = ProviderIndex.of(tree, self._journal.host_uuid(), layout.ways if layout else None)
-        host = replace(index, caps=caps, withheld=layout.withheld if layout else {})
+        host = replace(index, caps=caps)
+        if layout is not None:
+            host = replace(host, withheld=layout.withheld, stateless=layout.stateless)
         cells = HostCells.of(layout, host)
         with self._lock:
             self._book.refresh(host, held, units, cells, kept=kept, reading=reading)

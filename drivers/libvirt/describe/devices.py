@@ -354,6 +354,7 @@ def _provider(context: CardContext, name: str, parent: str) -> DescribedProvider
         units=units,
         cell=context.facts.near_cell(card.numa),
         ways=(frozenset(whole), frozenset(parts)) if whole and parts else (),
+        stateless=_stateless(context, offered),
     )
     if card.device.address in context.held:
         return provider
@@ -475,14 +476,20 @@ def migration_traits(
         traits |= device_names.custom_traits(
             f"{device_names.MIGRATION_DRIVER_PREFIX}{driver}" for driver in drivers if driver
         )
-    free = [(each, spec) for each, spec in given if each.address not in context.held]
-    if free and all(_is_stateless(context.facts, *each) for each in free):
+    stateless = _stateless(context, offered)
+    if stateless and stateless >= {each.address for each, _ in given} - context.held:
         traits.add(device_names.PLAIN_VFIO_TRAIT)
     has_vgpus |= bool(mdev_specs_of(context.card, context.settings.mdevs))
     has_vgpus |= any(_vgpu_spec(context, function) for function, _ in offered)
     if has_vgpus and context.facts.vgpu_branch and context.card.device.vendor_id == "10de":
         traits.add(f"{device_names.VGPU_DRIVER_PREFIX}{context.facts.vgpu_branch}")
     return frozenset(traits)
+
+
+def _stateless(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
+    """The free functions whose driver of VFIO takes over no state when a guest gets them."""
+    free = (pair for pair in offered if pair[0].address not in context.held | context.card.vdpa.keys())
+    return frozenset(each.address for each, spec in free if _is_stateless(context.facts, each, spec))
 
 
 def _is_stateless(facts: DeviceFacts, function: PciDevice, spec: DeviceSpec | None) -> bool:

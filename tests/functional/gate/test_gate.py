@@ -30,6 +30,7 @@ from agent.driver import Guest, GuestState, HostSettings
 from agent.errors import PlacementUnavailable, Refused
 from agent.gate import gate
 from agent.moves.states import MoveKind, MoveState
+from agent.placement.client import PlacementClient
 from agent.placement.transport import Reply
 from drivers.fake.host import Gpu, cell
 from drivers.libvirt.describe.cards import parse_device_specs
@@ -391,6 +392,59 @@ def test_before_libvirt_10_a_live_migration_to_functions_of_the_host_is_refused(
     show_card(host, name=name)  # one that the source does not migrate is detached and attached
     other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
     assert len(taken(other, vm.uuid)) == 1
+
+
+def test_a_live_migration_takes_of_a_mixed_card_what_can_take_over_the_state(
+    host: GatedHost, other: GatedHost
+) -> None:
+    vm, name, mlx5 = guest(str(uuid4())), "SRIOV_NET_VF", "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
+    driver = Recorded()
+    show_card(host, LIVE_MIGRATABLE, mlx5, name=name)
+    host.starts(vm, domain(vm.uuid, devices=pci(CARD)))
+    before = host.held(vm.uuid)
+    claim = host.world.agent._tracker.claim_of(vm.uuid)
+    assert claim is not None
+    bound = ["vfio-pci", "vfio-pci", "mlx5_vfio_pci", "vfio-pci"]
+
+    def show(*drivers: str) -> None:
+        known = {each: name for each, name in zip(VFS, drivers, strict=True) if name != "vfio-pci"}
+        show_functions(other, driver, *drivers, migration_drivers=known)
+
+    show(*bound)
+    other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration := str(uuid4()), claim.request)
+    assert taken(other, vm.uuid) == {VFS[2]}
+    other.world.operations.revert_move(migration, None)
+    show(*reversed(bound))  # no trait of the card differs, but the functions do
+    other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration := str(uuid4()), claim.request)
+    assert taken(other, vm.uuid) == {VFS[1]}
+    other.world.operations.revert_move(migration, None)
+    show(*bound)
+    # So it is where a control plane wrote the amounts on both hosts, and the agent chooses the function.
+    there, client = other.world.agent._tracker.view.host, PlacementClient(other.world.wire)
+    assert there.root is not None
+    both = {there.root.uuid: {"VCPU": 2, "MEMORY_MB": 1024}, there.by_class[name][0].uuid: {name: 1}}
+    alone = client.allocations_of(vm.uuid)
+    client.write_allocations(replace(alone, allocations={**alone.allocations, **both}))
+    other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration := str(uuid4()), claim.request)
+    assert taken(other, vm.uuid) == {VFS[2]}
+    other.world.operations.revert_move(migration, None)
+    # Another guest has the only one: there are free functions, and none that could take over the state.
+    rival = ClaimRequest(str(uuid4()), (RequestGroup("", {name: 3}),))
+    other.world.operations.claim(rival)
+    assert taken(other, rival.consumer) == {*VFS[:3]}
+    with pytest.raises(Refused) as refused:
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
+    assert (
+        f"its {name} is under the driver of VFIO mlx5_vfio_pci at the source, and what is free here is "
+        "on node2_net_enp65s0, which has vfio_pci (or one that does not migrate it)."
+    ) in refused.value.message
+    assert host.held(vm.uuid) == before and other.held(vm.uuid) == {}
+    # A cold one, and one of a function that the source does not migrate, take any.
+    other.world.operations.begin_move(MoveKind.COLD_MIGRATE, migration := str(uuid4()), claim.request)
+    other.world.operations.revert_move(migration, None)
+    show_card(host, name=name)
+    other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration := str(uuid4()), claim.request)
+    assert taken(other, vm.uuid) == {VFS[3]}
 
 
 def test_a_migration_that_fails_is_reverted_and_may_be_tried_again(host: GatedHost, other: GatedHost) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from agent.claims.claim import Fit
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.pci_alias import Alias, with_device_groups
 from agent.claims.request import ClaimRequest, RequestGroup
@@ -18,6 +19,7 @@ from agent.moves.live_migratable import (
     check_live_migratable,
     check_source,
     classes_to_compare,
+    stateless_units,
     with_source,
 )
 from agent.tree import Inventory, Provider, ProviderTree
@@ -26,6 +28,11 @@ CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
 CARD = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c00"
 UNITS = ("0000:41:00.1", "0000:41:00.2")
 TYPE = next(iter(TYPES.values()))
+
+
+def chosen_on(card: str, name: str, *units: str) -> Fit:
+    """What was chosen: the class on that card, with these exact units."""
+    return Fit(True, {card: {name: len(units) or 1}}, {card: {name: units}} if units else {}, ())
 
 
 def is_refused(resource_class: str, traits: frozenset[str], request: ClaimRequest, amount: int) -> bool:
@@ -100,7 +107,7 @@ def test_a_mediated_device_goes_only_to_one_of_its_type(
     assert classes_to_compare(request, host) == (frozenset({"VGPU"}) if here else frozenset())
     for check in (
         lambda: check_source(request, at_source, host),
-        lambda: check_chosen(request, {CARD: {"VGPU": 1}}, at_source, host),
+        lambda: check_chosen(request, chosen_on(CARD, "VGPU"), at_source, host),
     ):
         if refused:
             with pytest.raises(Refused, match=r"VGPU is of the type CUSTOM_MDEV_TYPE_NVIDIA_11"):
@@ -136,7 +143,7 @@ def test_a_function_goes_only_to_one_under_the_same_driver(
     at_source = {"CUSTOM_VF": frozenset(source) | {"HW_NIC_SRIOV"}}
     for check in (
         lambda: check_source(request, at_source, host),
-        lambda: check_chosen(request, {CARD: {"CUSTOM_VF": 1}}, at_source, host),
+        lambda: check_chosen(request, chosen_on(CARD, "CUSTOM_VF"), at_source, host),
     ):
         if refused:
             with pytest.raises(Refused) as caught:
@@ -204,7 +211,39 @@ def test_a_function_that_migrates_does_not_go_to_one_under_plain_vfio(
         assert taken is (number in fitting)
         chosen = nullcontext() if number in fitting else pytest.raises(Refused, match="mlx5_vfio_pci at the")
         with chosen:
-            check_chosen(request, {uuid: {name: 1}}, at_source, host)
+            check_chosen(request, chosen_on(uuid, name), at_source, host)
+
+
+@pytest.mark.parametrize("name", ["SRIOV_NET_VF", "CUSTOM_VF"])
+@pytest.mark.parametrize(
+    ("source", "avoided"), [({MLX5}, True), (set(), False), ({PLAIN}, False), ({MLX5, PLAIN}, False)]
+)
+def test_on_a_mixed_card_a_function_that_migrates_goes_to_no_plain_one(
+    name: str, source: set[str], avoided: bool
+) -> None:
+    """The card has no trait for it, since its functions differ: the destination knows which are which."""
+    card = Provider(CARD, "card", None, {name: Inventory(2)}, frozenset())
+    other = Provider(OTHER_CARD, "other", None, {"CUSTOM_OTHER": Inventory(2)}, frozenset())
+    host = ProviderIndex.of(ProviderTree([card, other]))
+    host = replace(host, by_class={name: (card,), "CUSTOM_OTHER": (other,)})
+    host = replace(host, stateless={CARD: frozenset(UNITS[:1]), OTHER_CARD: frozenset({"0000:42:00.1"})})
+    request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {name: 1})))
+    at_source = {name: frozenset(source)}
+    assert classes_to_compare(request, host) == {name}
+    check_source(request, at_source, host)
+    assert not any(group.required for group in with_source(request, at_source, host).groups)
+    assert stateless_units(at_source, host) == (set(UNITS[:1]) if avoided else set())
+    check_chosen(request, chosen_on(CARD, name, *UNITS[1:]), at_source, host)
+    for units in (UNITS[:1], UNITS):
+        if not avoided:
+            check_chosen(request, chosen_on(CARD, name, *units), at_source, host)
+            continue
+        with pytest.raises(Refused) as caught:
+            check_chosen(request, chosen_on(CARD, name, *units), at_source, host)
+        assert (
+            f"its {name} is under the driver of VFIO mlx5_vfio_pci at the source, and what is free here is "
+            "on card, which has vfio_pci (or one that does not migrate it)."
+        ) in caught.value.message
 
 
 @pytest.mark.parametrize(

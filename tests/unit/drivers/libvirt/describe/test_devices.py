@@ -257,7 +257,33 @@ def test_before_libvirt_10_a_function_with_a_vgpu_stays_under_its_vendors_driver
         DeviceSettings((spec,), (MdevSpec("nvidia-471"),)),
     ):
         (provider,) = describe_cards(card_contexts(known, settings), "node1", under_cells)
-        assert provider.units and PLAIN not in provider.traits
+        assert provider.units and PLAIN not in provider.traits and not provider.stateless
+
+
+@pytest.mark.parametrize(
+    ("plain", "held", "expected"),
+    [
+        (VFS[:1], (), VFS[:1]),
+        (VFS[:3], VFS[:1], VFS[1:3]),
+        (VFS[:1], VFS[:1], ()),
+        (VFS, VFS[:1], VFS[1:]),
+        ((), (), ()),
+    ],
+)
+def test_the_functions_of_a_card_that_take_over_no_state(
+    plain: tuple[str, ...], held: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    """Beside others under a driver that migrates; those that a guest has are given to no other."""
+    card = cards("vfs")[NIC0]
+    vfs = tuple(replace(vf, driver="vfio-pci" if vf.address in plain else "mlx5_vfio_pci") for vf in card.vfs)
+    drivers = dict.fromkeys((each for each in VFS if each not in plain), "mlx5_vfio_pci")
+    known = DeviceFacts((replace(card, vfs=vfs),), migration_drivers=drivers)
+    settings = DeviceSettings(parse_device_specs(('{"vendor_id": "8086", "product_id": "10ca"}',)))
+    (provider,) = describe_cards(card_contexts(known, settings, frozenset(held)), "node1", under_cells)
+    assert provider.stateless == set(expected)
+    told = {trait for trait in provider.traits if "MIGRATABLE" in trait or "VFIO_DRIVER" in trait}
+    mixed = set() if plain else {"HW_PCI_LIVE_MIGRATABLE", MLX5}
+    assert told == ({PLAIN} if {*plain} >= {*VFS} - {*held} and expected else mixed)
 
 
 def test_a_whole_card_under_plain_vfio_says_nothing_of_it() -> None:

@@ -567,6 +567,8 @@ def test_before_libvirt_10_a_managed_function_becomes_plain(
         found = build_model(host, facts, guests, {}, "boot", ModelSettings("node1", HostSettings(), settings))
         told = {each.device: each for each in found.description.providers if plain in each.traits}
         assert told.keys() == ({card.key} if becomes_plain else set()), "no whole card, no vGPU"
+        stateless = {each.device: each.stateless for each in found.description.providers if each.stateless}
+        assert stateless == ({card.key: addresses - held} if becomes_plain else {})
 
 
 def test_a_function_that_a_guest_uses_has_what_the_kernel_says_of_it() -> None:
