@@ -499,8 +499,10 @@ def _is_stateless(facts: DeviceFacts, function: PciDevice, spec: DeviceSpec | No
     if device_names.is_vfio(function.driver):
         unknown = "" if function.driver == device_names.PLAIN_VFIO else None
         driver = facts.migration_drivers.get(function.address, unknown)
-    elif facts.binds_plain and managed and spec is not None and function.address not in facts.vgpu_types:
-        driver = ""  # one with a vGPU keeps its vendor's driver, whatever the spec says
+    elif facts.binds_plain and managed and spec is not None:
+        # Not one under a vendor's own driver of VFIO: with a vGPU it is not managed, whatever the spec says.
+        of_vendor = function.address in facts.vgpu_types or function.address in facts.migration_drivers
+        driver = None if of_vendor else ""
     if driver is None or function.physical_function is None:
         return False
     migrates = bool(driver) if declared is None else declared

@@ -504,6 +504,7 @@ def test_before_libvirt_10_only_the_bound_driver_migrates(
     )
     (nic,) = (each for each in model.description.providers if each.device == card.key)
     assert ("HW_PCI_LIVE_MIGRATABLE" in nic.traits) is migrates
+    assert ("CUSTOM_VFIO_DRIVER_VFIO_PCI" in nic.traits) is not migrates
     # Nor does it bind another driver to functions that vfio-pci has.
     vfs = tuple(replace(vf, driver="vfio-pci") for vf in card.vfs)
     bound = replace(devices, cards=(replace(card, vfs=vfs),), rebound=frozenset(known))
