@@ -7,7 +7,7 @@ doubt, `find_desired` adds the moves that take a reshape, `reshape` carries thos
 writes the rest, and `inform_tracker` hands the tree and its allocations on.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -52,7 +52,7 @@ from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reshape.claimed_units import ExactUnits, HostRecords, name_claimed_cells
 from agent.reshape.laws import Instruction, Relocation
 from agent.reshape.plan import moving_slots, staged_tree
-from agent.reshape.relocate import Passage, follow_inventory, follow_placement, leads_of
+from agent.reshape.relocate import Passage, follow_inventory, follow_placement, leads_back, leads_of
 from agent.shapes import Allocations, Held, Usages
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
@@ -283,27 +283,32 @@ class PassSteps:
         """
         if self.reshape_runner.settle(this.exact_units):
             this = self.resolve(this.seen, self.client.read_tree(self.root_uuid, this.current))
-        return self.resolve(this.seen, this.current) if self._follow_placement(this) else this
+        led = self._led(this, this.leads)
+        self.tracker.note_led(led)
+        followed = self._follow_placement(this, this.leads, led)
+        return self.resolve(this.seen, this.current) if followed else this
 
-    def _follow_placement(self, this: Pass) -> bool:
+    def _follow_placement(
+        self, this: Pass, leads: Sequence[Instruction], led: Mapping[str, Sequence[Passage]]
+    ) -> bool:
         """Let the records of a journal from before a reshape follow it, and those that one left behind.
 
-        Returns whether any did. Without such a record that costs nothing. Raises PlacementError, StateError.
+        `leads` are the ways from there to where Placement is. Returns whether any did. Without such a record
+        that costs nothing. Raises PlacementError, StateError.
         """
-        rows = self.tracker.view.rows().values()
-        known = dict(chain(*(row.held.items() for row in rows)))
-        led = self._led(this, rows)
+        known = dict(chain(*(row.held.items() for row in self.tracker.view.rows().values())))
+        # A claim follows what may hold its place, unless that is in several places.
+        there = {who: ways[0].after for who, ways in led.items() if all(each == ways[0] for each in ways)}
 
         def relocations(held: Mapping[str, Allocations]) -> tuple[Relocation, ...]:
-            if not this.leads:
+            if not leads:
                 return ()
             records = self.tracker.records(this.exact_units)
-            found = follow_placement(records, held, this.leads, this.current)
-            decided = {each.consumer for each in found} | led.keys()
-            left_behind = follow_inventory(records, {**known, **held}, this.leads, this.current)
+            found = follow_placement(records, held, leads, this.current)
+            decided = {each.consumer for each in found} | (led.keys() - there.keys())
+            left_behind = follow_inventory(records, {**known, **held, **there}, leads, this.current)
             return (*found, *(each for each in left_behind if each.consumer not in decided))
 
-        self.tracker.note_led(led)
         consumers = {each.consumer for each in relocations(known)}
         if not consumers:
             return False
@@ -326,20 +331,21 @@ class PassSteps:
         followed = {each.consumer for each in found}
         if followed:
             LOG.warning(
-                "The agent's records of %s were older than a reshape that Placement has, as in a state "
-                "directory that was restored from a copy; they now follow it: %s.",
+                "The agent's records of %s and Placement were from the two sides of a reshape, as where one "
+                "of them was restored from a copy; the records now follow Placement: %s.",
                 counted(len(followed), "consumer"),
                 ", ".join(sorted(followed)),
             )
         return bool(followed)
 
-    def _led(self, this: Pass, rows: Collection[Row]) -> Mapping[str, Collection[Passage]]:
+    def _led(self, this: Pass, leads: Sequence[Instruction]) -> Mapping[str, Sequence[Passage]]:
         """{consumer with a claim and nothing here: where a reshape may have led what another one holds}
 
         For a journal from before the reshape, and from before a move that gave the place to a migration.
         """
-        if not this.leads:
+        if not leads:
             return {}
+        rows = self.tracker.view.rows().values()
         pools = self._sharing.around(this.current)
         holds = {
             who: held for row in rows for who, held in row.held.items() if any(map(this.current.get, held))
@@ -364,7 +370,7 @@ class PassSteps:
             }
             for stranger in strangers:
                 place = {**stranger, **shared}
-                found = follow_placement(records, {consumer: place}, this.leads, this.current)
+                found = follow_placement(records, {consumer: place}, leads, this.current)
                 if found:
                     relocations = tuple(each._replace(consumer="") for each in found)
                     led.setdefault(consumer, []).append(Passage(relocations, place))
@@ -411,6 +417,11 @@ class PassSteps:
                 claimed_at=this.seen.claimed_at,
             )
         except errors.ReshapeRefused as refusal:
+            # Placement may be from before the reshape, and the records from after it: these go back to there.
+            back = leads_back(this.leads)
+            if self._follow_placement(reached, back, self._led(reached, back)):
+                again = replace(self.resolve(this.seen, reached.current), written=reached.written)
+                return self.reshape(self.find_desired(again))
             return replace(reached, desired=still, pending=refusal)
         _check_others(this, tree)
         unheld = self._unheld_on(desired.tree if desired.undone_notices else this.resolved.tree, this)

@@ -12,7 +12,8 @@ A journal and a Placement may be from the two sides of a reshape, when one of th
 Where the journal is from before the reshape, claims name providers that have lost the inventory, and
 Placement has the same amounts of the same consumers where the move instructions lead from there: the
 records follow (`follow_placement`). Where Placement is from before it, the reshape is due once more, and
-each amount goes where its claim has it (`places_of_claims`).
+each amount goes where its claim has it (`places_of_claims`). If it is refused now, the records go back to
+where Placement has the amounts (`leads_back`).
 
 A claim goes along with a reshape that this agent carries out, whether Placement holds it or not
 (`unheld_claims`). Two kinds are left behind. Either the reshape was another agent's, as that of a copy of
@@ -268,6 +269,24 @@ def leads_of(
     return tuple(
         Instruction(move, uuid_of(move.from_resource_provider), uuid_of(move.to_resource_provider))
         for move in moves
+    )
+
+
+def leads_back(leads: Iterable[Instruction]) -> tuple[Instruction, ...]:
+    """The instructions from the targets to the sources, for any consumer; without those that change a class.
+
+    An exact unit that becomes one of another class could not be told again.
+    """
+    return tuple(
+        Instruction(
+            MoveInstruction(
+                each.move.to_resource_provider, each.move.moved_resources, each.move.from_resource_provider
+            ),
+            each.target,
+            each.source,
+        )
+        for each in leads
+        if not each.move.becomes
     )
 
 

@@ -2170,6 +2170,63 @@ def test_a_claim_that_holds_a_part_follows_the_reshape_of_a_copy_of_its_host(
         story.offers_nothing_needed("a")
 
 
+@pytest.mark.parametrize("amounts", [WEB, PINNED], ids=["shared", "pinned"])
+def test_a_claim_follows_the_reshape_of_a_copy_beside_an_instance_of_the_same_size(
+    amounts: dict[str, int],
+) -> None:
+    """Seed 831680: what the copy claimed for its own instance could be held by a migration of web1."""
+    with Story("a") as story:
+        a = story.host("a")
+        a.reshapes("by cell")
+        assert a.claims("web1", **amounts).granted
+        a.guest_starts("web1")
+        story.waits(60)
+        with story.meanwhile():
+            a.is_cloned()
+            story.waits(5)
+            a.clone_claims("web2", **amounts)
+            a.reshapes("nested")
+            story.waits(1)
+        story.deletes_allocation("web1")
+        story.comes_to_rest()
+        assert total_of(story, "a", "web1") == amounts
+        story.offers_nothing_needed("a")
+        assert a.audits().granted and story.held("web1") == amounts
+
+
+@pytest.mark.parametrize("end", ["confirms", "reverts"])
+def test_a_claim_goes_back_to_where_placement_has_it_while_its_reshape_is_refused(end: str) -> None:
+    """Seed 834323: a copy took the cells' providers down, and gave more memory away than a cell has.
+
+    It stayed on a provider without memory. The audit found it there, and the host missed its move. Once the
+    large instance is gone, the claim is on a cell again.
+    """
+    with Story("ab") as story:
+        a, b = story.host("a"), story.host("b")
+        a.reshapes("by cell")
+        assert a.claims("web1", **WEB).granted
+        units = story.claim_of("a", "web1").units
+        a.guest_starts("web1")
+        with story.meanwhile():
+            a.is_cloned()
+            story.waits(5)
+            a.clone_claims("web2", **LARGE)
+            story.waits(1)
+        story.comes_to_rest()
+        assert {finding.kind for finding in a.audits().value.findings} == {"orphaned allocation"}
+        assert b.begins_move("web1", "move1", "cold_migrate", **WEB).granted
+        story.waits(130)
+        assert story.unfinished_moves("a") == {"move1"}
+        if end == "confirms":
+            a.guest_moves("web1", "b")
+        assert getattr(a, end)("move1").granted
+        story.deletes_allocation("web2 on the clone")
+        story.comes_to_rest()
+        if end == "reverts":
+            row = story.claim_of("a", "web1")
+            assert row.units == units and uuid_of("host a") not in row.allocations
+
+
 def test_a_claim_follows_the_reshape_of_a_copy_back_although_a_device_is_gone() -> None:
     """Seed 400464: the card had `max_unit` 1 then, and Placement refused two functions, as the claim has."""
     with Story("b") as story:
