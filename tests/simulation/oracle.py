@@ -850,14 +850,16 @@ class Oracle:
     ) -> Iterator[tuple[Mapping[str, Amounts], list[str]]]:
         """(what a migration holds, the guests without a claim that use just that and live elsewhere)
 
-        Of the migrations of instances of which this host has neither claim nor guest: a scheduler wrote one
-        here, and it moved on before its host looked. Such a migration looks like that of each of these
-        guests, and Placement does not say whose it is. So the agent takes it for that of one of them, and
-        reserves nothing for that one.
+        Of the migrations of instances of which this host has neither claim nor guest, but for what a later
+        move brings back: a scheduler wrote one here, and it moved on before its host looked. Such a migration
+        looks like that of each of these guests, and Placement does not say whose it is. So the agent takes it
+        for that of one of them, and reserves nothing for that one.
         """
         held = self.network.holdings()
+        arriving = {move["instance"] for move in self.moves(host) if move["role"] == "destination"}
+        known = (rows.keys() | host.guests.keys()) - arriving
         for migration, instance in self.party_of.items():
-            if migration == instance or {migration, instance} & (rows.keys() | host.guests.keys()):
+            if migration == instance or migration in rows or instance in known:
                 continue
             place = held.get(migration, {})
             yield (

@@ -1109,11 +1109,15 @@ def test_no_second_audit_deletes_a_migration_because_the_first_gave_its_guest_a_
         story.comes_to_rest()
 
 
+@pytest.mark.parametrize("returns", [False, True])
 @pytest.mark.parametrize("strangers", [1, 2])
 def test_a_migration_of_an_unknown_instance_holds_the_place_of_one_guest_that_moved_away(
-    strangers: int,
+    strangers: int, returns: bool
 ) -> None:
-    """Seed 835339: a did not look before web4 had moved on, so move4 may as well be that of a guest."""
+    """Seeds 835339, 853920: a did not look before web4 had moved on, so move4 may as well be that of a guest.
+
+    Nor does a learn whose move4 is where web4 comes back by another move.
+    """
     alike = {"VCPU": 8, "MEMORY_MB": 9000, "DISK_GB": 40}
     with Story() as story, story.meanwhile():
         a, b = story.host("a"), story.host("b")
@@ -1123,6 +1127,9 @@ def test_a_migration_of_an_unknown_instance_holds_the_place_of_one_guest_that_mo
         b.begins_move("web4", "move4", "cold_migrate", VCPU=1)
         for number in range(strangers):
             a.stranger_starts(f"web{number}", **alike)
+        if returns:
+            story.answers_come()
+            a.begins_move("web4", "move5", "cold_migrate", VCPU=1)
         story.comes_to_rest()
         reserved = {name: amount for (_, name), amount in story.reserved("a").items()}
         assert reserved["DISK_GB"] == 40 * (strangers - 1)
