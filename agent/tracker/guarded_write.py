@@ -27,7 +27,15 @@ from uuid import uuid4
 
 from agent import log
 from agent.backoff import CONFLICTS_MAX, retry_conflicts
-from agent.claims.doubt import BARRED, Doubt, DoubtfulWrite, DoubtKind, DoubtState, doubt_of_bar
+from agent.claims.doubt import (
+    BAR_GENERATION_MAX,
+    BARRED,
+    Doubt,
+    DoubtfulWrite,
+    DoubtKind,
+    DoubtState,
+    doubt_of_bar,
+)
 from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
@@ -58,6 +66,9 @@ ANSWERED_KEPT_S = 600.0
 FORGET_EVERY_S = 60.0
 WATCHED_CLOSELY_S = 600.0
 """Requests seldom come later than that."""
+
+_OF_MOVES = (DoubtKind.BEGIN, DoubtKind.CONFIRM, DoubtKind.REVERT, DoubtKind.DELETE)
+"""Their consumers may have nothing on this host."""
 
 DoubtObserver = Callable[[Collection[str], Collection[Doubt]], None]
 """Takes consumers, and all open doubts of them."""
@@ -245,9 +256,13 @@ class Doubts:
 class GuardedWriter:
     """Sends the writes of one tracker. The caller has the turns of the consumers that it names."""
 
-    def __init__(self, client: PlacementClient, doubts: Doubts) -> None:
+    def __init__(
+        self, client: PlacementClient, doubts: Doubts, is_here: Callable[[Allocations], bool] = bool
+    ) -> None:
+        """`is_here`: whether some of these allocations are in this host's own tree."""
         self._client = client
         self._doubts = doubts
+        self._is_here = is_here
         self._uncompared: set[str] = set()
         """See `uncompared`."""
 
@@ -491,10 +506,11 @@ class GuardedWriter:
 
         A late write that makes another consumer meets a bar of that one. A late fence of the present
         generation gives what the consumer holds. Any other write of that generation is repeated to the same
-        end: of the two, Placement rejects the second. Returns whether one was repeated. Raises `full` where a
-        doubt stays, also because Placement does not take that write either; else as `secure`.
+        end: of the two, Placement rejects the second. Not one that was for this host, where the consumer has
+        nothing any more: that generation is of another life. Returns whether one was repeated. Raises `full`
+        where a doubt stays, also because Placement does not take that write either; else as `secure`.
         """
-        late = [doubt for doubt in rising if not _is_past(doubt, held)]
+        late = [doubt for doubt in rising if not (_is_past(doubt, held) or _is_out_of_reach(doubt, held))]
         self._settle_open([doubt for doubt in rising if doubt not in late], DoubtState.FENCED)
         for doubt in late:
             if doubt.first_made:
@@ -510,7 +526,8 @@ class GuardedWriter:
         if not late:
             return False
         for doubt in late:
-            if not doubt.fenced and doubt.guard.generation == held.generation:
+            is_its_life = doubt.kind in _OF_MOVES or self._is_here(held.allocations)
+            if is_its_life and not doubt.fenced and doubt.guard.generation == held.generation:
                 try:
                     self.send(doubt.kind, *map(_whole, doubt.writes)).check()
                 except (PlacementConflict, PlacementUnavailable):
@@ -663,6 +680,14 @@ def _is_past(doubt: Doubt, held: ConsumerAllocations) -> bool:
     guard, present = doubt.guard, held.generation or BARRED
     gives_the_same = doubt.consumers == {held.consumer} and guard.allocations == held.allocations
     return (guard.generation or BARRED) < present or (guard.generation == present and gives_the_same)
+
+
+def _is_out_of_reach(doubt: Doubt, held: ConsumerAllocations) -> bool:
+    """Whether the consumer was made anew, and is not written often enough for the write to be accepted.
+
+    See `BAR_GENERATION_MAX`.
+    """
+    return (doubt.guard.generation or BARRED) > max(held.generation or BARRED, BAR_GENERATION_MAX)
 
 
 def _part(write: ConsumerAllocations) -> DoubtfulWrite:

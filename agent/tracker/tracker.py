@@ -167,7 +167,7 @@ class ResourceTracker:
         self._context = TrackerContext(
             register,
             client,
-            GuardedWriter(client, self._doubts),
+            GuardedWriter(client, self._doubts, lambda held: any(map(register.host.is_own, held))),
             self.turns,
             clock,
             self.age_s,

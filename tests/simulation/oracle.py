@@ -21,6 +21,8 @@ Column = dict[tuple[str, str], Counter[str]]
 """{(provider uuid, class): {party: amount}}"""
 
 NEVER = float("-inf")
+NEXT_LIFE_MAX = 16
+"""To a higher generation, no consumer that was made anew is written while an earlier write may come."""
 PENDING: frozenset[str] = frozenset()
 """Laws that the agent does not keep yet: they are not checked."""
 
@@ -666,27 +668,41 @@ class Oracle:
 
         Where devices of its consumer have vanished, Placement takes neither that write nor one of what the
         consumer holds already. The agent ends the doubt when they are back, or when the claim is released.
+        So it is where they have vanished on another host, which the consumer was made anew on: it may have
+        the generation again that the write names, but for one that is too high for that.
         """
         if host.disk.lags:
             return  # it may show what the agent has ended since; the next start ends that once more
         for (text,) in host.disk.rows("SELECT doubt FROM doubts ORDER BY since, id"):
             doubt = json.loads(text)
-            if doubt["state"] == "open" and not any(map(self._asks_for_vanished, doubt["writes"])):
+            if doubt["state"] == "open" and not any(
+                self._asks_for_vanished(write["allocations"])
+                or (
+                    (write["generation"] or 0) <= NEXT_LIFE_MAX
+                    and self._holds_vanished_elsewhere(host, write)
+                )
+                for write in doubt["writes"]
+            ):
                 who = ", ".join(self.name(write["consumer"]) for write in doubt["writes"])
                 raise Violation(
                     "all comes to rest",
                     f"the outcome of the {doubt['kind']} of {who} on host {host.name} is not known",
                 )
 
-    def _asks_for_vanished(self, write: Mapping[str, Any]) -> bool:
-        """Whether Placement rejects the write, whatever others hold."""
+    def _asks_for_vanished(self, allocations: Mapping[str, Amounts]) -> bool:
+        """Whether Placement rejects a write of these, whatever others hold."""
         providers = self.network.model.providers
         return any(
             name not in providers[uuid].inventories or amount > providers[uuid].inventories[name].max_unit
-            for uuid, amounts in write["allocations"].items()
+            for uuid, amounts in allocations.items()
             if uuid in providers
             for name, amount in amounts.items()
         )
+
+    def _holds_vanished_elsewhere(self, host: Host, write: Mapping[str, Any]) -> bool:
+        """Whether Placement rejects what the consumer of the write holds, all of it on other hosts."""
+        held = self.network.holdings().get(write["consumer"], {})
+        return self._lives_elsewhere(host, write["consumer"]) and self._asks_for_vanished(held)
 
     def _is_one_of_several_alike(self, host: Host, row: Row, rows: Mapping[str, Row]) -> bool:
         """Whether a migration holds just this place, and more than one instance that left may be its own.

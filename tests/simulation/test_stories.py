@@ -38,6 +38,11 @@ def units(story: Story, host: str, consumer: str) -> list[str]:
     return sorted(unit for _, unit in story.claim_of(host, consumer).units)
 
 
+def open_doubts(story: Story, host: str) -> int:
+    rows = story.hosts[host].disk.rows("SELECT doubt FROM doubts")
+    return sum(json.loads(doubt)["state"] == "open" for (doubt,) in rows)
+
+
 # Simple ones
 
 
@@ -1389,8 +1394,7 @@ def test_an_extension_in_doubt_is_ended_when_the_vanished_devices_are_back_or_gi
             a.guest_stops("web1")
             assert a.releases("web1").granted
         story.comes_to_rest()
-        doubts = story.hosts["a"].disk.rows("SELECT doubt FROM doubts")
-        assert not [doubt for (doubt,) in doubts if json.loads(doubt)["state"] == "open"]
+        assert not open_doubts(story, "a")
 
 
 @pytest.mark.parametrize("stalls_s", [15.0, 30.0, 55.0])
@@ -1431,19 +1435,46 @@ def test_a_begin_that_waited_for_the_disk_moves_what_its_instance_holds_by_then(
 ONCE_OR_LATE = [(Fate.RESET_BEFORE, 0.0), (Fate.RESET_AFTER, 0.0), (Fate.PROXY_LATE, 100.0)]
 
 
+@pytest.mark.parametrize("times", [0, 20])
 @pytest.mark.parametrize(("fate", "later_s"), ONCE_OR_LATE)
 def test_a_deletion_in_doubt_is_ended_although_devices_of_the_consumer_have_vanished(
-    fate: Fate, later_s: float
+    fate: Fate, later_s: float, times: int
 ) -> None:
     """Seed 904: what the consumer holds cannot be written again, so the deletion is."""
     with Story("a") as story:
         a = story.host("a")
         story.schedules("a", "web3", **BOTH)
+        story.rewrites_allocation("web3", times)
         a.loses_functions()
         story.next_write("a", fate, later_s)
         a.audits()
         story.comes_to_rest()
         assert not story.held("web3")
+
+
+@pytest.mark.parametrize("times", [0, 15, 16])
+def test_a_repair_that_was_done_late_takes_nothing_that_its_consumer_holds_elsewhere_by_now(
+    times: int,
+) -> None:
+    """Seed 839523: it was made anew, maybe with the very generation, and devices of it have vanished there.
+
+    Where a write of that generation may come yet, the doubt ends once the devices are back.
+    """
+    with Story(bound=False) as story:
+        a, b = story.host("a"), story.host("b")
+        b.schedules("web2", **BOTH)
+        story.rewrites_allocation("web2", times)
+        story.next_write("b", Fate.LATE, 1.0)
+        b.audits()
+        assert not story.held("web2")
+        with story.meanwhile():
+            a.schedules("web2", **BOTH)
+            a.loses_functions()
+        story.comes_to_rest()
+        assert story.held("web2") == BOTH and bool(open_doubts(story, "b")) is (times < 16)
+        a.regains_functions()
+        story.waits(60)
+        assert story.held("web2") == BOTH and not open_doubts(story, "b")
 
 
 def test_a_release_ends_a_repair_in_doubt_whose_providers_are_gone() -> None:
