@@ -76,10 +76,10 @@ class DeviceFacts:
     `bridges` {card's address: what is above it, from its root complex down; see `Sysfs.bridges`}.
     `migration_drivers` {function's address: driver of VFIO that can migrate it, or "", as of
     `Sysfs.migration_driver`}; `rebound` are those under VFIO's plain driver to which libvirt may bind another
-    one when a guest starts. `binds_plain`: libvirt binds the plain one to each function that is managed.
-    `vgpu_branch` is that of the host's vGPU driver, such as "550". `ports` {virtual function's address: the
-    MAC address and VLAN that its card has for it}, see `agent.device_names.PORT`; `vram` {its address: what
-    `Sysfs.vram` says of it}. `withheld` are traits that no card has here, see `usable`.
+    one when a guest starts, and `plain` those to which it binds the plain one. `vgpu_branch` is that of the
+    host's vGPU driver, such as "550". `ports` {virtual function's address: the MAC address and VLAN that its
+    card has for it}, see `agent.device_names.PORT`; `vram` {its address: what `Sysfs.vram` says of it}.
+    `withheld` are traits that no card has here, see `usable`.
     """
 
     cards: tuple[Card, ...] = ()
@@ -93,7 +93,7 @@ class DeviceFacts:
     vgpu_gib: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     migration_drivers: Mapping[str, str] = field(default_factory=dict)
     rebound: frozenset[str] = frozenset()
-    binds_plain: bool = False
+    plain: frozenset[str] = frozenset()
     vgpu_branch: str = ""
     ports: Mapping[str, str] = field(default_factory=dict)
     withheld: frozenset[str] = frozenset()
@@ -468,7 +468,10 @@ def migration_traits(
     """
     traits: set[str] = set()
     given = [(each, spec) for each, spec in offered if each.address not in context.card.vdpa]
-    drivers = {context.facts.migration_drivers.get(each.address) for each, _ in given}
+    drivers = {
+        "" if _becomes_plain(context, each, spec) else context.facts.migration_drivers.get(each.address)
+        for each, spec in given
+    }
     if drivers.isdisjoint({None, ""}) and all(
         spec is None or spec.live_migratable is not False for _, spec in given
     ):
@@ -489,24 +492,32 @@ def migration_traits(
 def _stateless(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
     """The free functions whose driver of VFIO takes over no state when a guest gets them."""
     free = (pair for pair in offered if pair[0].address not in context.held | context.card.vdpa.keys())
-    return frozenset(each.address for each, spec in free if _is_stateless(context.facts, each, spec))
+    return frozenset(each.address for each, spec in free if _is_stateless(context, each, spec))
 
 
-def _is_stateless(facts: DeviceFacts, function: PciDevice, spec: DeviceSpec | None) -> bool:
+def _is_stateless(context: CardContext, function: PciDevice, spec: DeviceSpec | None) -> bool:
     """Whether the driver of VFIO that a guest has for this function takes over no state; False: not known."""
     managed, declared = (True, None) if spec is None else (spec.managed, spec.live_migratable)
     driver = None
-    if device_names.is_vfio(function.driver):
+    if _becomes_plain(context, function, spec):
+        driver = ""
+    elif device_names.is_vfio(function.driver):
         unknown = "" if function.driver == device_names.PLAIN_VFIO else None
-        driver = facts.migration_drivers.get(function.address, unknown)
-    elif facts.binds_plain and managed and spec is not None:
-        # Not one under a vendor's own driver of VFIO: with a vGPU it is not managed, whatever the spec says.
-        of_vendor = function.address in facts.vgpu_types or function.address in facts.migration_drivers
-        driver = None if of_vendor else ""
+        driver = context.facts.migration_drivers.get(function.address, unknown)
     if driver is None or function.physical_function is None:
         return False
     migrates = bool(driver) if declared is None else declared
-    return not migrates and not (managed and function.address in facts.rebound)
+    return not migrates and not (managed and function.address in context.facts.rebound)
+
+
+def _becomes_plain(context: CardContext, function: PciDevice, spec: DeviceSpec | None) -> bool:
+    """Whether libvirt binds VFIO's plain driver to the function, which is free, when a guest gets it."""
+    facts, address = context.facts, function.address
+    if spec is None or not spec.managed or address in context.held or address not in facts.plain:
+        return False
+    # Not one under a vendor's own driver of VFIO: with a vGPU it is not managed, whatever the spec says.
+    of_vendor = address in facts.vgpu_types or address in facts.migration_drivers
+    return device_names.is_vfio(function.driver) or not of_vendor
 
 
 def _check_same_specs(context: CardContext, offered: OfferedFunctions) -> None:
@@ -650,10 +661,11 @@ def no_confidential_devices(guests: DomainCapabilities | None) -> str:
 def usable(facts: DeviceFacts, guests: DomainCapabilities | None) -> DeviceFacts:
     """The facts without what cannot be done here: a live migration, or a confidential mode."""
     if guests is not None and (0, 0, 0) < guests.libvirt < _BINDS_VARIANTS:
-        functions = (each for card in facts.cards for each in (card.device, *card.vfs))
-        bound = facts.migration_drivers.items() & {(each.address, each.driver) for each in functions}
+        drivers = {each.address: each.driver for card in facts.cards for each in (card.device, *card.vfs)}
+        bound = facts.migration_drivers.items() & drivers.items()
         refused = {address: "" for address, driver in facts.migration_drivers.items() if not driver}
-        facts = replace(facts, migration_drivers=dict(bound) | refused, rebound=frozenset(), binds_plain=True)
+        plain = frozenset(drivers)
+        facts = replace(facts, migration_drivers=dict(bound) | refused, rebound=frozenset(), plain=plain)
     if no_confidential_devices(guests):
         facts = replace(facts, withheld=frozenset({device_names.CC_ON, device_names.CC_DEVTOOLS}))
     return facts

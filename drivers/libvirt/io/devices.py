@@ -15,7 +15,7 @@ from typing import Any
 
 import libvirt
 
-from agent.device_names import PLAIN_VFIO
+from agent.device_names import PLAIN_VFIO, is_vfio
 from agent.driver import RootSight
 from agent.durable.files import write_atomically
 from agent.errors import DriverDataError
@@ -56,7 +56,7 @@ class _KnownDevice:
 
     `mdev_limits` {mediated type: how many the card can have} and `mdev_count` are those of one PCI function;
     `migration_driver` is the driver of VFIO that can migrate it. `rebound`: it is under VFIO's plain driver,
-    and libvirt may bind another one.
+    and libvirt may bind another one; `plain`: it is under none of VFIO, and libvirt binds the plain one.
     """
 
     device: NodeDevice | None
@@ -64,6 +64,7 @@ class _KnownDevice:
     mdev_count: int | None = None
     migration_driver: str | None = None
     rebound: bool = False
+    plain: bool = False
 
 
 @dataclass(slots=True)
@@ -202,6 +203,7 @@ class DeviceReader:
                 if known.migration_driver is not None
             },
             rebound=frozenset(address for address, known in functions if known.rebound),
+            plain=frozenset(address for address, known in functions if known.plain),
             vgpu_branch=self._sysfs.vgpu_driver_branch(),
             cards=cards,
             bridges={card.device.address: self._sysfs.bridges(card.device.address) for card in cards},
@@ -230,10 +232,12 @@ class DeviceReader:
             LOG.warning("%s; it stays as it was known", error.message)
             return known
         if isinstance(parsed, PciDevice) and parsed.class_id >> 16 != _BRIDGE and not parsed.mdev_types:
+            variant = self._sysfs.variant(parsed.address)
             return _KnownDevice(
                 parsed,
                 migration_driver=self._sysfs.migration_driver(parsed.address),
-                rebound=parsed.driver == PLAIN_VFIO and self._sysfs.variant(parsed.address) != "",
+                rebound=parsed.driver == PLAIN_VFIO and variant != "",
+                plain=variant == "" and not is_vfio(parsed.driver),
             )
         if not isinstance(parsed, PciDevice) or not parsed.mdev_types:
             return _KnownDevice(parsed)

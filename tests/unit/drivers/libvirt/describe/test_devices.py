@@ -223,6 +223,10 @@ PLAIN = "CUSTOM_VFIO_DRIVER_VFIO_PCI"
         ),
         (VFS, "", {"driver": "mlx5_vfio_pci", "migration_drivers": dict.fromkeys(VFS[1:], "")}, set()),
         (VFS, "", {"driver": "new_vfio_pci"}, set()),
+        (VFS, "", {"driver": "igbvf", "plain": VFS}, {PLAIN}),
+        (VFS, "", {"driver": "igbvf", "plain": VFS[1:]}, set()),
+        (VFS, "", {"driver": "igbvf", "plain": VFS[1:], "held": VFS[:1]}, {PLAIN}),
+        (VFS, ', "managed": "no"', {"driver": "igbvf", "plain": VFS}, set()),
     ],
 )
 def test_functions_under_a_driver_of_vfio_that_takes_over_no_state(
@@ -236,6 +240,7 @@ def test_functions_under_a_driver_of_vfio_that_takes_over_no_state(
     known = DeviceFacts(
         (replace(card, vfs=vfs),),
         rebound=frozenset(facts.get("rebound", ())),
+        plain=frozenset(facts.get("plain", ())),
         migration_drivers=facts.get("migration_drivers", {}),
     )
     settings = DeviceSettings(parse_device_specs((spec,)))
@@ -249,7 +254,7 @@ def test_before_libvirt_10_a_function_with_a_vgpu_stays_under_its_vendors_driver
     """Its domain has managed='no', whatever [pci] device_spec says."""
     card = cards("vfs")[NIC0]
     vfs = tuple(replace(vf, driver="nvidia") for vf in card.vfs)
-    known = DeviceFacts((replace(card, vfs=vfs),), vgpu_types=dict.fromkeys(VFS, "471"), binds_plain=True)
+    known = DeviceFacts((replace(card, vfs=vfs),), vgpu_types=dict.fromkeys(VFS, "471"), plain=frozenset(VFS))
     (spec,) = parse_device_specs(('{"vendor_id": "8086", "product_id": "10ca"}',))
     for settings in (
         DeviceSettings((spec,)),

@@ -534,7 +534,9 @@ MLX5 = "mlx5_vfio_pci"
         ((9, 0, 0), "igbvf", ', "live_migratable": "no"', True),
         ((9, 0, 0), "vfio-pci", "", True),
         ((9, 0, 0), "vfio-pci", ', "managed": "no"', True),
-        ((9, 0, 0), MLX5, "", False),
+        ((9, 0, 0), MLX5, "", True),
+        ((9, 10, 0), MLX5, ', "live_migratable": "no"', True),
+        ((9, 0, 0), MLX5, ', "live_migratable": "yes"', False),
         ((9, 0, 0), MLX5, ', "managed": "no"', False),
         ((10, 0, 0), "igbvf", "", False),
         ((10, 0, 0), "", "", False),
@@ -548,7 +550,10 @@ MLX5 = "mlx5_vfio_pci"
 def test_before_libvirt_10_a_managed_function_becomes_plain(
     libvirt: Version, driver: str, said: str, becomes_plain: bool
 ) -> None:
-    """virPCIDeviceBindToStub chooses the kernel's driver for the device (here mlx5) from 10.0 on."""
+    """virPCIDeviceBindToStub chooses the kernel's driver for the device (here mlx5) from 10.0 on.
+
+    Before that, it replaces any other driver by vfio-pci, also one of VFIO.
+    """
     plain, devices = "CUSTOM_VFIO_DRIVER_VFIO_PCI", NODE_FACTS["vfs"]
     (card,) = (each for each in devices.cards if each.device.address == "0000:41:00.0")
     vfs = tuple(replace(vf, driver=driver) for vf in card.vfs)
@@ -570,6 +575,10 @@ def test_before_libvirt_10_a_managed_function_becomes_plain(
         assert told.keys() == ({card.key} if becomes_plain else set()), "no whole card, no vGPU"
         stateless = {each.device: each.stateless for each in found.description.providers if each.stateless}
         assert stateless == ({card.key: addresses - held} if becomes_plain else {})
+        (nic,) = (each for each in found.description.providers if each.device == card.key)
+        assert not (becomes_plain and "HW_PCI_LIVE_MIGRATABLE" in nic.traits)
+        if driver == MLX5 and not becomes_plain:
+            assert "HW_PCI_LIVE_MIGRATABLE" in nic.traits
 
 
 def test_a_function_that_a_guest_uses_has_what_the_kernel_says_of_it() -> None:

@@ -135,19 +135,27 @@ def test_what_sysfs_alone_tells_of_a_function_is_a_fact_of_it(tmp_path: Path) ->
     assert reader.keep(reader.read(session)) is facts
 
 
+VARIANT = "alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n"
+OTHERS = "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n"
+
+
 @pytest.mark.parametrize(
-    ("driver", "alias", "rebound"),
+    ("driver", "alias", "rebound", "plain"),
     [
-        ("vfio-pci", "alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n", True),
-        ("vfio-pci", "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n", False),
-        ("vfio-pci", None, True),
-        ("mlx5_core", "alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n", False),
+        ("vfio-pci", VARIANT, True, False),
+        ("vfio-pci", OTHERS, False, False),
+        ("vfio-pci", None, True, False),
+        ("mlx5_core", VARIANT, False, False),
+        ("mlx5_core", OTHERS, False, True),
+        ("mlx5_core", None, False, False),
+        ("mlx5_vfio_pci", OTHERS, False, False),
+        ("", OTHERS, False, True),
     ],
 )
-def test_a_function_under_plain_vfio_to_which_libvirt_may_bind_another_driver(
-    driver: str, alias: str | None, rebound: bool, tmp_path: Path
+def test_the_functions_to_which_libvirt_binds_another_driver_of_vfio_or_the_plain_one(
+    driver: str, alias: str | None, rebound: bool, plain: bool, tmp_path: Path
 ) -> None:
-    """One of which the kernel's drivers cannot be read may be one of them."""
+    """One of which the kernel's drivers cannot be read may be rebound, and may get a driver that migrates."""
     tree = PciTree(tmp_path)
     tree.add("0000:41:00.0")
     modalias = "pci:v000015B3d0000101Esv0sd0bc02sc00i00"
@@ -157,7 +165,9 @@ def test_a_function_under_plain_vfio_to_which_libvirt_may_bind_another_driver(
     session: Any = Session(CallDeadline(10))
     session.libvirt = PciLibvirt(driver=driver)
     reader = DeviceReader(PendingReads(), Sysfs(tree.sys, tree.proc, tree.modules), 60.0)
-    assert reader.keep(reader.read(session)).rebound == ({"0000:41:00.1"} if rebound else set())
+    facts = reader.keep(reader.read(session))
+    assert facts.rebound == ({"0000:41:00.1"} if rebound else set())
+    assert facts.plain == ({"0000:41:00.1"} if plain else set())
 
 
 @pytest.mark.parametrize("is_named", [True, False])
