@@ -19,7 +19,7 @@ from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
 from agent.daemon.host_agent import Assembled, Surroundings, assemble
 from agent.driver import DescribedProvider, Description, Guest, GuestState, UsedUnit
-from agent.errors import PlimsollError
+from agent.errors import AnotherWriter, PlimsollError
 from agent.reconcile.pass_report import PassReport
 from agent.shapes import Allocations
 from agent.state.identity import Identity
@@ -244,6 +244,8 @@ class Host:
         self.listed_at = -1.0
         """When the agent asked for its guests last, also in an audit; `seen_at`: when its last pass began."""
         self.verified_at = -1.0
+        self.answered_at = -1.0
+        """When its agent read the marks of the host's agents last, also where another one's was there."""
         self.emptied_at = -1.0
         self.changed_at = -1.0
         self.gone_at: dict[str, float] = {}
@@ -339,6 +341,8 @@ class Host:
 
         def run_pass(why: str, *, reread: bool, in_full: bool = False) -> PassReport:
             report = inner(why, reread=reread, in_full=in_full)
+            if reread and (report.error is None or isinstance(report.error, AnotherWriter)):
+                self.answered_at = self.scheduler.now
             if report.error is None:
                 began_at = self.scheduler.stamped_at[report.at]
                 self.seen_at = max(self.seen_at, began_at)

@@ -23,6 +23,8 @@ Column = dict[tuple[str, str], Counter[str]]
 NEVER = float("-inf")
 NEXT_LIFE_MAX = 16
 """To a higher generation, no consumer that was made anew is written while an earlier write may come."""
+UNANSWERED_S = 600.0
+"""Twice the default interval of verifications."""
 PENDING: frozenset[str] = frozenset()
 """Laws that the agent does not keep yet: they are not checked."""
 
@@ -130,11 +132,20 @@ class Oracle:
                 self._guest_is_gone(self.hosts[write.author], consumer)
         if write.author not in self.hosts:
             self.disturbed |= write.changed.keys()
-        if write.author not in self.hosts and write.author not in self.clones:
+        if write.author not in self.hosts and not self._is_bound_copy(write):
             for key, promise in list(self.promises.items()):
                 if promise.party & write.changed.keys():
                     del self.promises[key]
         self._promises_are_held(write)
+
+    def _is_bound_copy(self, write: Write) -> bool:
+        """Whether it is a copy of a host's disk that must leave alone what the first machine granted.
+
+        "By the marks it is the first machine after a reboot" where that one's agent does not answer: it
+        "takes nothing away for twice the interval of verifications" (docs/decisions/0016).
+        """
+        first = self.clones.get(write.author)
+        return first is not None and write.at - self.hosts[first].answered_at < UNANSWERED_S
 
     def _guest_is_gone(self, host: Host, migration: str) -> None:
         """A control plane's migration holds a guest's place until that has left, or has its own again.

@@ -1023,6 +1023,21 @@ def test_a_reshape_does_not_take_the_mark_of_a_copy_away_unseen() -> None:
         assert story.held("web3 on the clone")
 
 
+@pytest.mark.parametrize(("waits_s", "is_held"), [(500, True), (700, False)])
+def test_a_copy_of_a_disk_takes_over_a_host_whose_agent_answers_its_mark_no_more(
+    waits_s: float, is_held: bool
+) -> None:
+    """Seed 861005: two machines with one host uuid look like one machine after a reboot, if one is down."""
+    with Story("a") as story:
+        a = story.host("a")
+        a.is_cloned()
+        assert a.claims("web1", **WEB).granted
+        a.dies()
+        story.waits(waits_s)
+        a.clone_audits()
+        assert bool(story.held("web1")) is is_held
+
+
 def test_two_machines_with_one_disk_heal_nothing_of_each_other_and_adopt_ends_it() -> None:
     with Story("a") as story:
         a = story.host("a")
