@@ -283,30 +283,25 @@ class PassSteps:
         """
         if self.reshape_runner.settle(this.exact_units):
             this = self.resolve(this.seen, self.client.read_tree(self.root_uuid, this.current))
-        led = self._led(this, this.leads)
-        self.tracker.note_led(led)
-        followed = self._follow_placement(this, this.leads, led)
+        self.tracker.note_led(self._led(this))
+        followed = self._follow_placement(this, this.leads)
         return self.resolve(this.seen, this.current) if followed else this
 
-    def _follow_placement(
-        self, this: Pass, leads: Sequence[Instruction], led: Mapping[str, Sequence[Passage]]
-    ) -> bool:
+    def _follow_placement(self, this: Pass, leads: Sequence[Instruction]) -> bool:
         """Let the records of a journal from before a reshape follow it, and those that one left behind.
 
         `leads` are the ways from there to where Placement is. Returns whether any did. Without such a record
         that costs nothing. Raises PlacementError, StateError.
         """
         known = dict(chain(*(row.held.items() for row in self.tracker.view.rows().values())))
-        # A claim follows what may hold its place, unless that is in several places.
-        there = {who: ways[0].after for who, ways in led.items() if all(each == ways[0] for each in ways)}
 
         def relocations(held: Mapping[str, Allocations]) -> tuple[Relocation, ...]:
             if not leads:
                 return ()
             records = self.tracker.records(this.exact_units)
             found = follow_placement(records, held, leads, this.current)
-            decided = {each.consumer for each in found} | (led.keys() - there.keys())
-            left_behind = follow_inventory(records, {**known, **held, **there}, leads, this.current)
+            decided = {each.consumer for each in found}
+            left_behind = follow_inventory(records, {**known, **held}, leads, this.current)
             return (*found, *(each for each in left_behind if each.consumer not in decided))
 
         consumers = {each.consumer for each in relocations(known)}
@@ -338,12 +333,12 @@ class PassSteps:
             )
         return bool(followed)
 
-    def _led(self, this: Pass, leads: Sequence[Instruction]) -> Mapping[str, Sequence[Passage]]:
+    def _led(self, this: Pass) -> Mapping[str, Collection[Passage]]:
         """{consumer with a claim and nothing here: where a reshape may have led what another one holds}
 
         For a journal from before the reshape, and from before a move that gave the place to a migration.
         """
-        if not leads:
+        if not this.leads:
             return {}
         rows = self.tracker.view.rows().values()
         pools = self._sharing.around(this.current)
@@ -370,7 +365,7 @@ class PassSteps:
             }
             for stranger in strangers:
                 place = {**stranger, **shared}
-                found = follow_placement(records, {consumer: place}, leads, this.current)
+                found = follow_placement(records, {consumer: place}, this.leads, this.current)
                 if found:
                     relocations = tuple(each._replace(consumer="") for each in found)
                     led.setdefault(consumer, []).append(Passage(relocations, place))
@@ -418,8 +413,7 @@ class PassSteps:
             )
         except errors.ReshapeRefused as refusal:
             # Placement may be from before the reshape, and the records from after it: these go back to there.
-            back = leads_back(this.leads)
-            if self._follow_placement(reached, back, self._led(reached, back)):
+            if self._follow_placement(reached, leads_back(this.leads)):
                 again = replace(self.resolve(this.seen, reached.current), written=reached.written)
                 return self.reshape(self.find_desired(again))
             return replace(reached, desired=still, pending=refusal)

@@ -273,20 +273,19 @@ def leads_of(
 
 
 def leads_back(leads: Iterable[Instruction]) -> tuple[Instruction, ...]:
-    """The instructions from the targets to the sources, for any consumer; without those that change a class.
+    """The ways from the targets of the instructions to the sources, where only one leads back.
 
-    An exact unit that becomes one of another class could not be told again.
+    None changes a class. So each exact unit is known again at the source.
     """
+    ways: dict[Slot, set[str]] = {}
+    for instruction in leads:
+        for source, target, _ in instruction.slot_pairs():
+            if source != target and source.resource_class == target.resource_class:
+                ways.setdefault(target, set()).add(source.provider)
     return tuple(
-        Instruction(
-            MoveInstruction(
-                each.move.to_resource_provider, each.move.moved_resources, each.move.from_resource_provider
-            ),
-            each.target,
-            each.source,
-        )
-        for each in leads
-        if not each.move.becomes
+        Instruction(MoveInstruction(slot.provider, {slot.resource_class: 1}, to), slot.provider, to)
+        for slot, (to, *others) in ways.items()
+        if not others
     )
 
 

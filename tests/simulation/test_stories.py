@@ -2247,8 +2247,10 @@ def test_a_claim_follows_the_reshape_of_a_copy_beside_an_instance_of_the_same_si
         assert a.audits().granted and story.held("web1") == amounts
 
 
-@pytest.mark.parametrize("end", ["confirms", "reverts"])
-def test_a_claim_goes_back_to_where_placement_has_it_while_its_reshape_is_refused(end: str) -> None:
+@pytest.mark.parametrize(("end", "amounts"), [("confirms", WEB), ("reverts", WEB), ("reverts", PINNED)])
+def test_a_claim_goes_back_to_where_placement_has_it_while_its_reshape_is_refused(
+    end: str, amounts: dict[str, int]
+) -> None:
     """Seed 834323: a copy took the cells' providers down, and gave more memory away than a cell has.
 
     It stayed on a provider without memory. The audit found it there, and the host missed its move. Once the
@@ -2257,7 +2259,7 @@ def test_a_claim_goes_back_to_where_placement_has_it_while_its_reshape_is_refuse
     with Story("ab") as story:
         a, b = story.host("a"), story.host("b")
         a.reshapes("by cell")
-        assert a.claims("web1", **WEB).granted
+        assert a.claims("web1", **amounts).granted
         units = story.claim_of("a", "web1").units
         a.guest_starts("web1")
         with story.meanwhile():
@@ -2267,7 +2269,7 @@ def test_a_claim_goes_back_to_where_placement_has_it_while_its_reshape_is_refuse
             story.waits(1)
         story.comes_to_rest()
         assert {finding.kind for finding in a.audits().value.findings} == {"orphaned allocation"}
-        assert b.begins_move("web1", "move1", "cold_migrate", **WEB).granted
+        assert b.begins_move("web1", "move1", "cold_migrate", **amounts).granted
         story.waits(130)
         assert story.unfinished_moves("a") == {"move1"}
         if end == "confirms":

@@ -153,6 +153,22 @@ def test_a_move_of_before_a_reshape_follows_it_and_ends(world: Restored, kind: M
     assert world.findings() == []
 
 
+def test_a_claim_of_which_nothing_is_held_follows_beside_others_of_its_size(world: Restored) -> None:
+    """None of them is its migration: its instance lives nowhere else."""
+    a, raw = world.a, world.hosts.raw
+    a.guests(guest_of(a.claim(WEB, **AMOUNTS)))
+    world.save()
+    reshape(world)
+    raw.write_allocations(replace(raw.allocations_of(WEB), allocations={}))
+    cells = [each for each in raw.read_tree(a.root) if "VCPU" in each.inventories]
+    for each in cells:
+        raw.write_allocations(ConsumerAllocations(uuid_of(f"beside {each.name}"), {each.uuid: AMOUNTS}))
+    world.restore()
+    assert a.tracker.claims()[WEB].allocations in [{each.uuid: AMOUNTS} for each in cells]
+    assert not world.heal().failed
+    a.check()
+
+
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 @pytest.mark.parametrize("twin", [False, True], ids=["alone", "beside another one"])
 def test_a_move_of_after_a_reshape_is_known_to_a_journal_from_before_both(

@@ -23,6 +23,7 @@ from agent.reshape.relocate import (
     claims_of_migrations,
     follow_inventory,
     follow_placement,
+    leads_back,
     leads_of,
     passages,
     places_of_claims,
@@ -536,6 +537,34 @@ def test_in_front_of_a_reshape_the_places_are_those_of_the_claims_that_have_it_b
             for each in (held[who], claims[who].allocations)
         ]
         assert (slots[0] - left) + came == slots[1]
+
+
+@given(cases())
+def test_before_a_reshape_that_is_refused_claims_go_back_to_the_one_place_of_their_units(case: Case) -> None:
+    """From the cards and cells to the host; not from there to the cards, since the driver names none now."""
+    before = replace(case, flat_after=not case.flat_after).tree
+    claims = {who: case.claim(who, nested=not case.flat_after) for who in case.owners}
+    held = {who: case.amounts(who, nested=case.flat_after) for who in case.owners}
+    leads = leads_back(leads_of(case.moves, ROOT, before))
+    found = follow_placement(HostRecords(claims, {}, case.exact), held, leads, before)
+    now = {each.consumer: each for each in relocate_records(found, claims, {}, case.exact).claims}
+    for who, owned in case.owners.items():
+        if case.flat_after or claims[who].allocations == held[who]:
+            assert who not in now
+        else:
+            assert now[who].allocations == held[who]
+            assert set(now[who].exact) == {(ROOT, VF, unit) for unit in owned}
+
+
+def test_no_claim_goes_back_through_a_change_of_its_class() -> None:
+    """Its dedicated CPUs were shared ones, which cannot be told apart."""
+    tree = ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(8)})])
+    leads = leads_of((MoveInstruction("host", {"VCPU": 8}, "cell0", None, {"VCPU": "PCPU"}),), ROOT, tree)
+    cell = leads[0].target
+    place = {cell: {"PCPU": 2}}
+    web = Claim("web", ClaimState.CLAIMED, ClaimRequest("web", ()), place, {cell: {"PCPU": ("4", "5")}})
+    records = HostRecords({"web": web}, {}, ExactUnits({cell: {"PCPU": ("4", "5")}}))
+    assert follow_placement(records, {"web": {ROOT: {"VCPU": 2}}}, leads_back(leads), tree) == ()
 
 
 # The claims that a reshape left behind go where the driver's move instructions lead
