@@ -5,6 +5,7 @@ largest of its columns, and what is free is the capacity without the needs of al
 are kept up to date with each change, so that the time of a fit does not depend on the number of rows.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -200,8 +201,8 @@ class Book:
         An instance has one migration, and each is that of one instance. One that holds just the place comes
         first, then one that holds as much of each class, then one that may hold a part. An instance whose
         guest has gone comes before others: else the place would count as that of a guest which is still here
-        although its own move was confirmed, and what that uses would be offered. An instance whose move has
-        ended, and whose guest is to leave, has none any more.
+        although its own move was confirmed, and what that uses would be offered. It takes the one that the
+        fewest others may have. An instance whose move has ended, and whose guest is to leave, has none.
         """
         found: dict[str, str] = {}
         departed = sorted(
@@ -213,11 +214,12 @@ class Book:
             ),
             key=lambda instance: (self._rows[instance].guest is not None, instance),
         )
+        wanted = Counter(consumer for instance in departed for consumer in self._departed[instance])
         for holds in (self.holds_place, self._holds_as_much, self._holds_part):
             for instance in departed:
                 if instance in found:
                     continue
-                for consumer in self._departed[instance]:
+                for consumer in sorted(self._departed[instance], key=wanted.__getitem__):
                     if consumer in self._instances or consumer in found.values():
                         continue
                     if holds(consumer, instance):

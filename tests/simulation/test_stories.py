@@ -697,6 +697,24 @@ def test_two_moves_that_look_alike_end_at_the_source_after_a_reshape_there(end: 
                 assert units(story, "a", web) == before
 
 
+@pytest.mark.parametrize("moves", [("move1", "move3"), ("move3", "move1")])
+def test_of_two_moves_that_look_alike_each_holds_one_place(moves: tuple[str, str]) -> None:
+    """Seed 842814: a saw web1 beside the first migration, so that is of web3; the second may be of either."""
+    place = {"PCPU": 2, "MEMORY_MB": 1024}
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web3", **place).granted
+        with story.meanwhile():
+            b.begins_move("web3", moves[0], "live_migrate", **place)
+            a.claims("web1", **place)
+            story.answers_come()
+        a.audits()
+        a.guest_starts("web1")
+        assert b.begins_move("web1", moves[1], "live_migrate", **place).granted
+        story.comes_to_rest()
+        assert not any(amount for (_, name), amount in story.reserved("a").items() if name == "PCPU")
+
+
 @pytest.mark.parametrize("confirmed", [0, 1, 2])
 def test_two_moves_that_look_alike_keep_both_places_until_both_have_ended(confirmed: int) -> None:
     """The source did not look between the two begins, so it cannot know which migration is whose."""
