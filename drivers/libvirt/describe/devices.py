@@ -515,7 +515,7 @@ def _becomes_plain(context: CardContext, function: PciDevice, spec: DeviceSpec |
     facts, address = context.facts, function.address
     if spec is None or not spec.managed or address in context.held or address not in facts.plain:
         return False
-    # Not one under a vendor's own driver of VFIO: with a vGPU it is not managed, whatever the spec says.
+    # One under a vendor's own driver of VFIO has a vGPU, and is not managed even if the spec says so.
     of_vendor = address in facts.vgpu_types or address in facts.migration_drivers
     return device_names.is_vfio(function.driver) or not of_vendor
 
