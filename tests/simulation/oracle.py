@@ -778,11 +778,20 @@ class Oracle:
         return consumer in host.guests and is_elsewhere
 
     def _nothing_leaked(self, host: Host, rows: Mapping[str, Row]) -> None:
+        """What agents hold is claimed, or is the place of a move that a host knows.
+
+        Where the destination lost its disk, and the source cannot tell several moves apart, each instance
+        still claims there what its migration holds: "the agent frees nothing until an operator names it".
+        """
         moving = self._moving()
         for consumer, allocations in self.network.holdings().items():
             if not self._by_agents(consumer) or (host.name, consumer) in self.forgotten:
                 continue
             if self.party(consumer) in moving | self.disturbed:
+                continue
+            left = rows.get(self.party(consumer))
+            is_place = left is not None and _own(left.allocations) == _own(allocations)
+            if left is not None and is_place and self._is_one_of_several_alike(host, left, rows):
                 continue
             for provider in allocations:
                 record = self.network.model.providers.get(provider)
