@@ -71,9 +71,10 @@ class LeftPlaces:
     def _wherever(self, place: Claim) -> list[Claim]:
         """The place as it is recorded, as writes of unknown outcome give it, and where reshapes led these.
 
-        The source of a move may have extended the place without an answer, and the migration has it so.
+        The source of a move may have extended the place without an answer, and the migration has it so. A
+        revert gives the instance a place on another host: that is none of this one's.
         """
-        written = self._context.writer.given_in_doubt(place.consumer)
+        written = filter(self.own_part, self._context.writer.given_in_doubt(place.consumer))
         places = [place, *(replace(place, allocations=given) for given in written)]
         return list(chain.from_iterable(map(self._context.register.whereabouts, places)))
 

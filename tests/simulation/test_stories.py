@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from agent.errors import AnotherWriter, ClaimsClosed, DoesNotFit, PlacementUnavailable
+from agent.errors import AnotherWriter, ClaimConflict, ClaimsClosed, DoesNotFit, PlacementUnavailable
 from simulation.journal import RowMeets
 from simulation.machine import uuid_of
 from simulation.network import BECOMES, Fate
@@ -805,6 +805,23 @@ def test_a_revert_that_is_repeated_does_not_take_back_from_a_third_host() -> Non
         assert c.begins_move("web1", "move2", "evacuate", **WEB).granted
         story.comes_to_rest()
         assert story.held("web1") == WEB and story.claim_of("c", "web1") is not None
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_host_takes_no_place_of_another_for_the_one_that_its_late_revert_may_give_back(bound: bool) -> None:
+    """Seed 882929: a late revert gave web3 back to c, which gave it to b. What move3 holds is on c."""
+    with Story("abc", bound=bound) as story:
+        a, b, c = story.host("a"), story.host("b"), story.host("c")
+        assert c.claims("web3", **WEB).granted
+        assert a.begins_move("web3", "move2", "resize", **WEB).granted
+        assert a.claims("web2", **WEB).granted
+        assert c.begins_move("web2", "move1", "resize", **WEB).granted
+        story.next_write("a", Fate.LATE, 1.0)
+        assert a.reverts("move2").value.state == "reverting"
+        assert b.begins_move("web3", "move3", "live_migrate", **WEB).granted
+        assert isinstance(a.reverts("move3").error, ClaimConflict)
+        story.comes_to_rest()
+        assert story.claim_of("b", "web3") is not None and story.held("move3") == WEB
 
 
 @pytest.mark.parametrize("goes", [False, True])
