@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -460,8 +461,15 @@ class Host:
         return self._described
 
     def put_guest(self, consumer: str, guest: SimGuest) -> None:
+        """With as many devices as units.
+
+        No driver reports others (`locate_units`), also where a claim of a scheduler's allocation has fewer
+        units than that, since a card has lost some.
+        """
+        counted = Counter(name for name, _ in guest.units)
+        others = {name: amount for name, amount in guest.resources.items() if name not in EXACT}
         before = self.guests.get(consumer)
-        self.guests[consumer] = replace(guest, since=self.scheduler.now)
+        self.guests[consumer] = replace(guest, resources=others | counted, since=self.scheduler.now)
         if before is not None:
             self.before[consumer] = before
         if not guest.runs or (before is not None and not set(before.units) <= set(guest.units)):

@@ -365,10 +365,7 @@ class Story:
         guest = here.guests.get(uuid)
         if guest is None or not guest.units:
             return
-        name, _ = guest.units[0]
-        # Its amounts may leave out a device that its units name.
-        less = {**guest.resources, name: max(guest.resources.get(name, 0) - 1, 0)}
-        here.put_guest(uuid, replace(guest, resources=less, units=guest.units[1:]))
+        here.put_guest(uuid, replace(guest, units=guest.units[1:]))
 
     def guest_shares_a_device(self, host: str, consumer: str, other: str) -> None:
         """It is one device: what the other is promised stays, and the agent cannot take it from the guest."""
@@ -381,8 +378,7 @@ class Story:
         claimants = {self.oracle.party(who) for who, row in rows if unit in row.units}
         for one in {uuid, uuid_of(other), *claimants}:
             self.oracle.excused |= {(host, unit[1], one, who) for who in (uuid, uuid_of(other)) if who != one}
-        more = {**guest.resources, unit[0]: guest.resources.get(unit[0], 0) + 1}
-        here.put_guest(uuid, replace(guest, resources=more, units=(*guest.units, unit)))
+        here.put_guest(uuid, replace(guest, units=(*guest.units, unit)))
 
     def guest_stops(self, host: str, consumer: str) -> None:
         here, uuid = self.hosts[host], uuid_of(consumer)

@@ -185,6 +185,27 @@ def test_what_a_stranger_uses_is_not_claimed_by_another() -> None:
         story.comes_to_rest()
 
 
+def test_a_guest_has_as_many_devices_as_units_also_of_a_claim_that_has_fewer() -> None:
+    """Seed 880361: the cards lost a function each, of two that schedulers had given to web1 and to web2.
+
+    The guest of web1 has the one that is left, loses it, and uses none: certainly not that of web2.
+    """
+    with Story("b") as story:
+        b = story.host("b")
+        b.schedules("web2", **BOTH)
+        b.schedules("web1", **BOTH)
+        b.loses_functions()
+        story.waits(5)
+        assert b.claims("web1", **WEB).granted
+        b.guest_starts("web1")
+        story.waits(1)
+        assert b.releases("web1").granted
+        b.guest_loses_a_device("web1")
+        story.waits(1)
+        assert b.claims("web1", **WEB).granted
+        story.comes_to_rest()
+
+
 @pytest.mark.parametrize("end", ["", "confirms", "reverts"])
 def test_what_a_migration_lacks_of_a_claim_is_reserved_until_the_move_ends(end: str) -> None:
     """Seed 421091: an admin takes all but the function out of the allocation; the migration gets that."""
