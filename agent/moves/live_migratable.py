@@ -37,6 +37,8 @@ from agent.device_names import (
 from agent.errors import Refused
 from agent.shapes import Allocations, Units
 
+_PCI_TYPES = frozenset(TYPES.values())
+
 SourceTraits = Mapping[str, frozenset[str]]
 """{resource class: traits of the cards on which the guest has it at the source}"""
 
@@ -47,7 +49,9 @@ def classes_to_compare(request: ClaimRequest, host: ProviderIndex) -> frozenset[
         name
         for name in request.resources
         if any(
-            card.uuid in host.stateless or any(kind.told(card.traits) for kind in _KINDS)
+            card.uuid in host.stateless
+            or any(kind.told(card.traits) for kind in _KINDS)
+            or (name not in PORTS and _PCI_TYPES & card.traits)
             for card in host.by_class.get(name, ())
         )
         or _branches_here(name, host)
@@ -55,8 +59,10 @@ def classes_to_compare(request: ClaimRequest, host: ProviderIndex) -> frozenset[
 
 
 def check_source(request: ClaimRequest, at_source: SourceTraits, host: ProviderIndex) -> None:
-    """Raises Refused where nothing on this host could take over the state of a device of the guest."""
+    """Raises Refused where nothing here could take over the state of a device, or its source gives none."""
     for name, traits in at_source.items():
+        if name not in PORTS and _PCI_TYPES & traits and LIVE_MIGRATABLE not in traits:
+            raise _refusal(f"its {name} at the source", "[pci] device_spec", request)
         for kind in _KINDS:
             wanted, here = kind.of(traits), kind.here(name, host)
             if wanted and here and not traits & here:
@@ -72,22 +78,28 @@ def check_source(request: ClaimRequest, at_source: SourceTraits, host: ProviderI
             )
 
 
-def with_source(request: ClaimRequest, at_source: SourceTraits, host: ProviderIndex) -> ClaimRequest:
-    """The request, with what must be as at the source as required traits of the groups that ask for it.
+def with_source(
+    request: ClaimRequest, at_source: SourceTraits, host: ProviderIndex
+) -> tuple[ClaimRequest, ClaimRequest]:
+    """The request for cards that are as at the source, and the same one for cards that do not tell.
 
-    Where this host has no such trait, a group is kept off the cards that can take over nothing.
+    What must be as at the source is a required trait of the groups that ask for it, where this host has it.
+    Else, a group is kept off the cards that tell of something else, and off those that can take over nothing.
     """
-    groups = []
+    alike, untold = [], []
     for group in request.groups:
-        required, forbidden = list(group.required), group.forbidden
+        required, forbidden, others = list(group.required), group.forbidden, frozenset[str]()
         names = sorted(group.resources.keys() & at_source.keys())
         for kind in _KINDS:
             wanted = {name: kind.of(at_source[name]) for name in names}
             required += filter(None, (wanted[name] & kind.here(name, host) for name in names))
             if names and all(wanted[name] and not kind.useless & at_source[name] for name in names):
                 forbidden |= kind.useless
-        groups.append(replace(group, required=tuple(required), forbidden=forbidden))
-    return replace(request, groups=tuple(groups))
+                told = (kind.told(card.traits) for name in names for card in host.by_class.get(name, ()))
+                others |= frozenset().union(*told) - frozenset().union(*wanted.values())
+        alike.append(replace(group, required=tuple(required), forbidden=forbidden))
+        untold.append(replace(group, forbidden=forbidden | others))
+    return replace(request, groups=tuple(alike)), replace(request, groups=tuple(untold))
 
 
 def stateless_units(at_source: SourceTraits, host: ProviderIndex) -> frozenset[str]:
@@ -187,7 +199,6 @@ def check_live_migratable(
     for group, alias in zip(groups, names, strict=False):
         if not any(any_of == {LIVE_MIGRATABLE} for any_of in group.required):
             raise _refusal(f"the alias {alias!r}", "[pci] alias", request)
-    types = frozenset(TYPES.values())
     for uuid, amounts in allocations.items():
         provider = host.tree.get(uuid)
         if provider is None or LIVE_MIGRATABLE in provider.traits:
@@ -199,7 +210,7 @@ def check_live_migratable(
                 "migrate it cold, or give all functions of the card such a driver (xe_vfio_pci).",
                 consumer=request.consumer,
             )
-        if types & provider.traits:
+        if _PCI_TYPES & provider.traits:
             for name in sorted(amounts.keys() & offered.get(uuid, {}).keys() - PORTS):
                 raise _refusal(f"{name} on {provider.name}", "[pci] device_spec", request)
 

@@ -468,10 +468,7 @@ def migration_traits(
     """
     traits: set[str] = set()
     given = [(each, spec) for each, spec in offered if each.address not in context.card.vdpa]
-    drivers = {
-        "" if _becomes_plain(context, each, spec) else context.facts.migration_drivers.get(each.address)
-        for each, spec in given
-    }
+    drivers = {_migration_driver(context, each, spec) for each, spec in given}
     if drivers.isdisjoint({None, ""}) and all(
         spec is None or spec.live_migratable is not False for _, spec in given
     ):
@@ -489,6 +486,15 @@ def migration_traits(
     return frozenset(traits)
 
 
+def _migration_driver(context: CardContext, function: PciDevice, spec: DeviceSpec | None) -> str | None:
+    """The driver of VFIO that can migrate the function when a guest has it; "" for none, None if unknown."""
+    driver = context.facts.migration_drivers.get(function.address)
+    if _becomes_plain(context, function, spec):
+        return ""
+    is_bound = driver == function.driver
+    return driver if spec is None or spec.managed or is_bound or not driver else None
+
+
 def _stateless(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
     """The free functions whose driver of VFIO takes over no state when a guest gets them."""
     free = (pair for pair in offered if pair[0].address not in context.held | context.card.vdpa.keys())
@@ -499,7 +505,7 @@ def _is_stateless(context: CardContext, function: PciDevice, spec: DeviceSpec | 
     """Whether the driver of VFIO that a guest has for this function takes over no state; False: not known."""
     managed, declared = (True, None) if spec is None else (spec.managed, spec.live_migratable)
     driver = None
-    if _becomes_plain(context, function, spec):
+    if _becomes_plain(context, function, spec) or declared is False:
         driver = ""
     elif device_names.is_vfio(function.driver):
         unknown = "" if function.driver == device_names.PLAIN_VFIO else None

@@ -338,8 +338,8 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "device_spec",
             default=[],
             help="Devices for guests, as JSON: vendor_id, product_id, address (with globs) or devname; "
-            "physical_network, resource_class, traits, live_migratable, one_time_use, cc_mode. May be "
-            "repeated.",
+            "physical_network, resource_class, traits, managed, live_migratable, one_time_use, cc_mode. "
+            "May be repeated.",
         ),
     ),
     "ovs": (

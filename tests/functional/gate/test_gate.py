@@ -27,7 +27,7 @@ from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.access import Access
 from agent.device_names import LIVE_MIGRATABLE, TYPES
 from agent.driver import Guest, GuestState, HostSettings
-from agent.errors import PlacementUnavailable, Refused
+from agent.errors import DoesNotFit, PlacementUnavailable, Refused
 from agent.gate import gate
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import PlacementClient
@@ -401,6 +401,50 @@ def test_before_libvirt_10_a_live_migration_to_functions_of_the_host_is_refused(
     show_card(host, name=name)  # one that the source does not migrate is detached and attached
     other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
     assert len(taken(other, vm.uuid)) == 1
+
+
+def test_a_live_migration_takes_a_card_that_does_not_tell_where_one_alike_is_full(
+    host: GatedHost, other: GatedHost
+) -> None:
+    """Not one that tells of another driver; what a card does not tell is no reason to refuse it."""
+    vm, name, mlx5 = guest(str(uuid4())), "SRIOV_NET_VF", "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
+    show_card(host, LIVE_MIGRATABLE, mlx5, name=name)
+    host.starts(vm, domain(vm.uuid, devices=pci(CARD)))
+    claim = host.world.agent._tracker.claim_of(vm.uuid)
+    assert claim is not None
+    full, untold, xe = CARD, "0000:b1:00.0", "0000:51:00.0"
+    traits = {full: {mlx5}, untold: set[str](), xe: {"CUSTOM_VFIO_DRIVER_XE_VFIO_PCI"}}
+    cards = tuple(Gpu(each, name, 1, (each,), traits=frozenset(told)) for each, told in traits.items())
+    other.driver.change(cells=DEVICES_HOST.cells, gpus=cards, nics=())
+    other.world.agent.reconcile("three cards")
+    alike = RequestGroup("_1", {name: 1}, required=(frozenset({mlx5}),))
+    other.world.operations.claim(ClaimRequest(str(uuid4()), (RequestGroup("", {"VCPU": 1}), alike)))
+    other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration := str(uuid4()), claim.request)
+    assert taken(other, vm.uuid) == {untold}
+    other.world.operations.revert_move(migration, None)
+    rest = (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {name: 1}, forbidden=frozenset(traits[xe])))
+    other.world.operations.claim(ClaimRequest(str(uuid4()), rest))
+    with pytest.raises(DoesNotFit, match="MLX5_VFIO_PCI"):
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
+    assert other.held(vm.uuid) == {}
+
+
+def test_a_live_migration_is_refused_where_its_source_does_not_migrate_the_device(
+    host: GatedHost, other: GatedHost
+) -> None:
+    """Also where the destination could: "refused unless the device has" the trait (docs/claims.md)."""
+    vm, name = guest(str(uuid4())), "CUSTOM_NIC"
+    mlx5 = TYPES["type-VF"], LIVE_MIGRATABLE, "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
+    show_card(host, TYPES["type-VF"], name=name)
+    show_card(other, *mlx5, name=name)
+    host.starts(vm, domain(vm.uuid, devices=pci(CARD)))
+    before, claim = host.held(vm.uuid), host.world.agent._tracker.claim_of(vm.uuid)
+    assert claim is not None
+    with pytest.raises(Refused, match="its CUSTOM_NIC at the source is not declared live_migratable"):
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
+    assert host.held(vm.uuid) == before and other.held(vm.uuid) == {}
+    show_card(host, *mlx5, name=name)
+    other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
 
 
 def test_a_live_migration_takes_of_a_mixed_card_what_can_take_over_the_state(

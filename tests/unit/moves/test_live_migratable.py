@@ -114,7 +114,7 @@ def test_a_mediated_device_goes_only_to_one_of_its_type(
                 check()
         else:
             check()
-    rest, gpu = with_source(request, at_source, host).groups
+    rest, gpu = with_source(request, at_source, host)[0].groups
     assert rest == request.groups[0]
     assert gpu.required == ((frozenset(source & here),) if source & here else ())
 
@@ -153,7 +153,7 @@ def test_a_function_goes_only_to_one_under_the_same_driver(
             assert drivers or types
         else:
             check()
-    _, function = with_source(request, at_source, host).groups
+    _, function = with_source(request, at_source, host)[0].groups
     assert set(function.required) == {frozenset({trait}) for trait in source & here}
 
 
@@ -204,7 +204,7 @@ def test_a_function_that_migrates_does_not_go_to_one_under_plain_vfio(
         assert sentence in caught.value.message
         return
     check_source(request, at_source, host)
-    rest, group = with_source(request, at_source, host).groups
+    rest, group = with_source(request, at_source, host)[0].groups
     assert rest == request.groups[0]
     for number, (uuid, here) in enumerate(zip(uuids, cards, strict=False)):
         taken = not group.forbidden & here and all(any_of & here for any_of in group.required)
@@ -231,7 +231,7 @@ def test_on_a_mixed_card_a_function_that_migrates_goes_to_no_plain_one(
     at_source = {name: frozenset(source)}
     assert classes_to_compare(request, host) == {name}
     check_source(request, at_source, host)
-    assert not any(group.required for group in with_source(request, at_source, host).groups)
+    assert not any(group.required for group in with_source(request, at_source, host)[0].groups)
     assert stateless_units(at_source, host) == (set(UNITS[:1]) if avoided else set())
     check_chosen(request, chosen_on(CARD, name, *UNITS[1:]), at_source, host)
     for units in (UNITS[:1], UNITS):

@@ -177,7 +177,12 @@ MLX5, XE = "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI", "CUSTOM_VFIO_DRIVER_XE_VFIO_PCI"
             "",
             {"HW_PCI_LIVE_MIGRATABLE", MLX5, XE},
         ),
-        (dict.fromkeys(VFS, "mlx5_vfio_pci"), ', "live_migratable": "no"', set()),
+        (
+            dict.fromkeys(VFS, "mlx5_vfio_pci"),
+            ', "live_migratable": "no"',
+            {"CUSTOM_VFIO_DRIVER_VFIO_PCI"},
+        ),
+        (dict.fromkeys(VFS, "mlx5_vfio_pci"), ', "managed": "no"', set()),
         (dict.fromkeys(VFS, "mlx5_vfio_pci"), ', "live_migratable": "yes"', {"HW_PCI_LIVE_MIGRATABLE", MLX5}),
         ({}, ', "live_migratable": "yes"', {"HW_PCI_LIVE_MIGRATABLE"}),
         ({}, "", set()),
@@ -186,7 +191,10 @@ MLX5, XE = "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI", "CUSTOM_VFIO_DRIVER_XE_VFIO_PCI"
 def test_functions_of_which_a_driver_says_that_they_migrate(
     drivers: dict[str, str], said: str, expected: set[str]
 ) -> None:
-    """A claim gets any of the functions, so the trait is of all of them; the operator's word counts more."""
+    """A claim gets any of the functions, so the trait is of all of them; the operator's word counts more.
+
+    The functions are under the NIC's driver (igbvf), where libvirt binds another one to managed ones alone.
+    """
     spec = f'{{"vendor_id": "8086", "product_id": "10ca"{said}}}'
     settings = DeviceSettings(parse_device_specs((spec,)))
     traits = describe("vfs", settings, migration_drivers=drivers)[f"pci:{NIC0}"].traits
