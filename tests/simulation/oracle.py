@@ -701,7 +701,7 @@ class Oracle:
                 )
 
     def _asks_for_vanished(self, allocations: Mapping[str, Amounts]) -> bool:
-        """Whether Placement rejects a write of these, whatever others hold."""
+        """Whether Placement rejects a write of these, even where no other consumer holds any."""
         providers = self.network.model.providers
         return any(
             name not in providers[uuid].inventories or amount > providers[uuid].inventories[name].max_unit

@@ -259,7 +259,7 @@ def test_functions_under_a_driver_of_vfio_that_takes_over_no_state(
 
 
 def test_before_libvirt_10_a_function_with_a_vgpu_stays_under_its_vendors_driver() -> None:
-    """Its domain has managed='no', whatever [pci] device_spec says."""
+    """Its domain has managed='no', even where [pci] device_spec says other."""
     card = cards("vfs")[NIC0]
     vfs = tuple(replace(vf, driver="nvidia") for vf in card.vfs)
     known = DeviceFacts((replace(card, vfs=vfs),), vgpu_types=dict.fromkeys(VFS, "471"), plain=frozenset(VFS))
