@@ -9,8 +9,9 @@ A mediated device can be live-migrated only to one of the same type, a function 
 driver of VFIO, a vGPU to no older driver: the destination reads what the source has from the traits of its
 cards in Placement. Where one of the two sides does not tell, the migration begins. A function, also a port,
 whose driver migrates it at the source does not go to one that stays under VFIO's plain driver, which takes
-over no state; one that does not migrate may go there, since it is detached. Of a card whose functions differ
-in that, this host chooses only those that may take it over; no trait tells which they are.
+over no state. A port that does not migrate at the source may go there, since it is detached; another device
+is refused. Of a card whose functions differ in that, this host chooses only those that may take the state
+over; no trait tells which they are.
 
 Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (live migration of PCI devices),
 https://docs.openstack.org/nova/latest/admin/virtual-gpu.html (live migration of mediated devices).

@@ -164,17 +164,16 @@ class MoveChoice:
 
     def _fit(self, instance: ConsumerAllocations) -> Fit:
         alike, untold = live_migratable.with_source(self.request, self.at_source, self.book.host)
-        fit = self._with_state(lambda avoided: self._fit_of(alike, instance, avoided))
-        if fit.fits or alike == untold:
-            other = fit
-        else:
-            other = self._with_state(lambda avoided: self._fit_of(untold, instance, avoided))
-        if not other.fits:
-            raise does_not_fit(self.request, fit.shortfalls)
-        return other
+        first = self._fit_as(alike, instance)
+        fit = first if first.fits or alike == untold else self._fit_as(untold, instance)
+        if not fit.fits:
+            raise does_not_fit(self.request, first.shortfalls)
+        return fit
 
-    def _fit_of(self, request: ClaimRequest, instance: ConsumerAllocations, avoided: Collection[str]) -> Fit:
-        return self.book.fit_move(request, self.migration, instance.allocations, avoided)
+    def _fit_as(self, request: ClaimRequest, instance: ConsumerAllocations) -> Fit:
+        return self._with_state(
+            lambda avoided: self.book.fit_move(request, self.migration, instance.allocations, avoided)
+        )
 
     def _cover(self, held: Allocations) -> Fit:
         """What is held here, with exact units. Raises ClaimConflict, DoesNotFit (units)."""

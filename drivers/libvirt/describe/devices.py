@@ -503,17 +503,17 @@ def _stateless(context: CardContext, offered: OfferedFunctions) -> frozenset[str
 
 def _is_stateless(context: CardContext, function: PciDevice, spec: DeviceSpec | None) -> bool:
     """Whether the driver of VFIO that a guest has for this function takes over no state; False: not known."""
-    managed, declared = (True, None) if spec is None else (spec.managed, spec.live_migratable)
-    driver = None
-    if _becomes_plain(context, function, spec) or declared is False:
-        driver = ""
-    elif device_names.is_vfio(function.driver):
-        unknown = "" if function.driver == device_names.PLAIN_VFIO else None
-        driver = context.facts.migration_drivers.get(function.address, unknown)
-    if driver is None or function.physical_function is None:
+    facts, address = context.facts, function.address
+    if function.physical_function is None:
         return False
-    migrates = bool(driver) if declared is None else declared
-    return not migrates and not (managed and function.address in context.facts.rebound)
+    if spec is not None and spec.live_migratable is not None:
+        return not spec.live_migratable
+    if _becomes_plain(context, function, spec):
+        return True
+    unknown = "" if function.driver == device_names.PLAIN_VFIO else None
+    if not device_names.is_vfio(function.driver) or facts.migration_drivers.get(address, unknown) != "":
+        return False
+    return address not in facts.rebound or not (spec is None or spec.managed)
 
 
 def _becomes_plain(context: CardContext, function: PciDevice, spec: DeviceSpec | None) -> bool:

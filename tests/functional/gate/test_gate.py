@@ -21,7 +21,7 @@ from kits.libvirt_model import FACTS
 from kits.recorded import Recorded
 from kits.status import fetch, listening
 
-from agent.claims.claim import ClaimState
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.domain_demand import GATE_USER
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.access import Access
@@ -326,6 +326,15 @@ def test_a_live_migration_of_a_port_to_plain_vfio_is_refused_where_its_driver_mi
         assert host.held(vm.uuid) == before
 
 
+def starts_with_card(host: GatedHost, vm: Guest, *traits: str, name: str) -> Claim:
+    """The guest starts with the host's one card, which has these traits and is of this class."""
+    show_card(host, *traits, name=name)
+    host.starts(vm, domain(vm.uuid, devices=pci(CARD)))
+    claim = host.world.agent._tracker.claim_of(vm.uuid)
+    assert claim is not None
+    return claim
+
+
 NIC_SPEC = '{"vendor_id": "8086", "product_id": "10ca", "address": "0000:41:10.*"%s}'
 VFS = tuple(f"0000:41:10.{number}" for number in (0, 2, 4, 6))
 
@@ -362,11 +371,8 @@ def test_before_libvirt_10_a_live_migration_to_functions_of_the_host_is_refused(
     """
     vm, name, mlx5 = guest(str(uuid4())), "SRIOV_NET_VF", "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
     driver = Recorded()
-    show_card(host, LIVE_MIGRATABLE, mlx5, name=name)
-    host.starts(vm, domain(vm.uuid, devices=pci(CARD)))
+    claim = starts_with_card(host, vm, LIVE_MIGRATABLE, mlx5, name=name)
     before = host.held(vm.uuid)
-    claim = host.world.agent._tracker.claim_of(vm.uuid)
-    assert claim is not None
 
     def show(version: Version, said: str = "") -> None:
         driver.host = replace(driver.host, guests=DomainCapabilities("kvm", libvirt=version))
@@ -408,10 +414,7 @@ def test_a_live_migration_takes_a_card_that_does_not_tell_where_one_alike_is_ful
 ) -> None:
     """Not one that tells of another driver; what a card does not tell is no reason to refuse it."""
     vm, name, mlx5 = guest(str(uuid4())), "SRIOV_NET_VF", "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
-    show_card(host, LIVE_MIGRATABLE, mlx5, name=name)
-    host.starts(vm, domain(vm.uuid, devices=pci(CARD)))
-    claim = host.world.agent._tracker.claim_of(vm.uuid)
-    assert claim is not None
+    claim = starts_with_card(host, vm, LIVE_MIGRATABLE, mlx5, name=name)
     full, untold, xe = CARD, "0000:b1:00.0", "0000:51:00.0"
     traits = {full: {mlx5}, untold: set[str](), xe: {"CUSTOM_VFIO_DRIVER_XE_VFIO_PCI"}}
     cards = tuple(Gpu(each, name, 1, (each,), traits=frozenset(told)) for each, told in traits.items())
@@ -435,11 +438,9 @@ def test_a_live_migration_is_refused_where_its_source_does_not_migrate_the_devic
     """Also where the destination could: "refused unless the device has" the trait (docs/claims.md)."""
     vm, name = guest(str(uuid4())), "CUSTOM_NIC"
     mlx5 = TYPES["type-VF"], LIVE_MIGRATABLE, "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
-    show_card(host, TYPES["type-VF"], name=name)
+    claim = starts_with_card(host, vm, TYPES["type-VF"], name=name)
     show_card(other, *mlx5, name=name)
-    host.starts(vm, domain(vm.uuid, devices=pci(CARD)))
-    before, claim = host.held(vm.uuid), host.world.agent._tracker.claim_of(vm.uuid)
-    assert claim is not None
+    before = host.held(vm.uuid)
     with pytest.raises(Refused, match="its CUSTOM_NIC at the source is not declared live_migratable"):
         other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
     assert host.held(vm.uuid) == before and other.held(vm.uuid) == {}
@@ -452,11 +453,8 @@ def test_a_live_migration_takes_of_a_mixed_card_what_can_take_over_the_state(
 ) -> None:
     vm, name, mlx5 = guest(str(uuid4())), "SRIOV_NET_VF", "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
     driver = Recorded()
-    show_card(host, LIVE_MIGRATABLE, mlx5, name=name)
-    host.starts(vm, domain(vm.uuid, devices=pci(CARD)))
+    claim = starts_with_card(host, vm, LIVE_MIGRATABLE, mlx5, name=name)
     before = host.held(vm.uuid)
-    claim = host.world.agent._tracker.claim_of(vm.uuid)
-    assert claim is not None
     bound = ["vfio-pci", "vfio-pci", "mlx5_vfio_pci", "vfio-pci"]
 
     def show(*drivers: str) -> None:

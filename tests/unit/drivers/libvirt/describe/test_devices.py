@@ -214,6 +214,7 @@ PLAIN = "CUSTOM_VFIO_DRIVER_VFIO_PCI"
         (VFS, "", {"held": VFS}, set()),
         ((), "", {}, set()),
         (VFS, "", {"rebound": VFS[:1]}, set()),
+        (VFS, ', "live_migratable": "no"', {"rebound": VFS}, {PLAIN}),
         (VFS, ', "managed": "no"', {"rebound": VFS}, {PLAIN}),
         ((), ', "managed": "no"', {}, set()),
         (VFS, ', "managed": "yes"', {"rebound": VFS}, set()),
