@@ -58,8 +58,7 @@ class DomainCapabilities:
     of supported features. `cpu` is the host-model CPU as the text of a <cpu> element, "" if there is none.
     `described` are the kinds of devices of which libvirt says whether guests can have them; older versions
     are silent about some. `slots` {kind of encrypted memory: number of guests}. `epc` {NUMA cell:
-    bytes of memory for SGX enclaves}. `libvirt` and `qemu` are
-    (major, minor, release), or zeros where unknown.
+    bytes of memory for SGX enclaves}. `qemu` is (major, minor, release), or zeros where unknown.
     """
 
     domain_type: str
@@ -69,7 +68,6 @@ class DomainCapabilities:
     described: frozenset[str] = frozenset()
     slots: Mapping[str, int] = field(default_factory=dict)
     epc: Mapping[int, int] = field(default_factory=dict)
-    libvirt: Version = (0, 0, 0)
     qemu: Version = (0, 0, 0)
 
 

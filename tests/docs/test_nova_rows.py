@@ -113,11 +113,14 @@ def enum(name: str, *values: str) -> Made:
 
 def since(libvirt: tuple[int, int, int], qemu: tuple[int, int, int], *names: str) -> Iterator[Example]:
     """The traits come with the version of libvirt, and not with the one before, and the same of QEMU."""
-    here = Made(guests={"libvirt": libvirt, "qemu": qemu})
-    for field_name, (major, minor, _) in (("libvirt", libvirt), ("qemu", qemu)):
+    here = Made(facts={"libvirt": libvirt}, guests={"qemu": qemu})
+    for (major, minor, _), is_libvirt in ((libvirt, True), (qemu, False)):
         before = (major, minor - 1, 9) if minor else (major - 1, 9, 9)
+        older = (
+            replace(here, facts={"libvirt": before}) if is_libvirt else replace(here, guests={"qemu": before})
+        )
         if major:
-            yield Example(here, root(*names), Made(guests={**here.guests, field_name: before}))
+            yield Example(here, root(*names), older)
 
 
 CELLS = HOST.capabilities.cells
@@ -314,9 +317,11 @@ SHOWN: Mapping[str, tuple[Example, ...]] = {
     "COMPUTE_SOUND_MODEL_*": (
         Example(enum("sound.model", "ich9"), root("COMPUTE_SOUND_MODEL_ICH9")),
         Example(
-            Made(guests={"libvirt": (10, 4, 0), "qemu": (8, 2, 0)}),
+            Made(facts={"libvirt": (10, 4, 0)}, guests={"qemu": (8, 2, 0)}),
             root("COMPUTE_SOUND_MODEL_AC97", "COMPUTE_SOUND_MODEL_VIRTIO"),
-            Made(guests={"libvirt": (10, 4, 0), "qemu": (8, 2, 0), "described": frozenset({"sound"})}),
+            Made(
+                facts={"libvirt": (10, 4, 0)}, guests={"qemu": (8, 2, 0), "described": frozenset({"sound"})}
+            ),
         ),
     ),
     "COMPUTE_VIOMMU_MODEL_*": (
@@ -324,9 +329,9 @@ SHOWN: Mapping[str, tuple[Example, ...]] = {
             enum("iommu.model", "smmuv3"), root("COMPUTE_VIOMMU_MODEL_SMMUV3", "COMPUTE_VIOMMU_MODEL_AUTO")
         ),
         Example(
-            Made(guests={"libvirt": (8, 3, 0), "qemu": (6, 2, 0)}),
+            Made(facts={"libvirt": (8, 3, 0)}, guests={"qemu": (6, 2, 0)}),
             root("COMPUTE_VIOMMU_MODEL_INTEL", "COMPUTE_VIOMMU_MODEL_VIRTIO", "COMPUTE_VIOMMU_MODEL_AUTO"),
-            Made(guests={"libvirt": (8, 3, 0), "qemu": (6, 2, 0), "described": frozenset({"iommu"})}),
+            Made(facts={"libvirt": (8, 3, 0)}, guests={"qemu": (6, 2, 0), "described": frozenset({"iommu"})}),
         ),
     ),
     "COMPUTE_NET_VIRTIO_PACKED": tuple(since((6, 3, 0), (4, 2, 0), "COMPUTE_NET_VIRTIO_PACKED")),
@@ -487,12 +492,11 @@ def test_an_offline_dedicated_cpu_without_power_management_is_not_offered() -> N
 
 
 EVERYTHING = Made(
-    facts={**PMEM["facts"], "cpu_flags": frozenset({"avx2"})},
+    facts={**PMEM["facts"], "cpu_flags": frozenset({"avx2"}), "libvirt": (12, 0, 0)},
     guests={
         "enums": TPMS,
         "features": frozenset({"sev", "sgx"}),
         "slots": {"sev": 5},
-        "libvirt": (12, 0, 0),
         "qemu": (11, 0, 0),
     },
     host={"cpu_shared_set": frozenset({0, 1}), "cpu_dedicated_set": frozenset({2, 3})},

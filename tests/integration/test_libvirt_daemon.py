@@ -3,6 +3,7 @@
 import os
 import queue
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,12 +14,15 @@ import libvirt
 import pytest
 from kits.daemon_process import eventually
 from kits.libvirt_daemon import PrivateLibvirtd, file_disk, small_domain
+from kits.libvirt_node import connection_to
 from kits.threads import at_once
 
 from agent.driver import DriverSettings, Guest, GuestState
 from agent.errors import DriverUnavailable
+from drivers.libvirt.describe.options import LibvirtOptions
 from drivers.libvirt.driver import LibvirtDriver
 from drivers.libvirt.io.connection import STUCK_MAX
+from drivers.libvirt.io.host_reader import HostReader
 
 pytestmark = pytest.mark.libvirtd
 UUID = "b0000000-0000-4000-8000-000000000001"
@@ -70,6 +74,15 @@ def test_a_read_only_connection_is_enough_but_for_what_guests_can_have(make_driv
     assert {"COMPUTE_STORAGE_BUS_VIRTIO", "COMPUTE_GRAPHICS_MODEL_VGA"} <= full.traits
     assert {"COMPUTE_NODE", "HW_ARCH_X86_64", "COMPUTE_ARCH_X86_64", "HW_CPU_X86_SSE2"} <= read_only.traits
     assert not any(trait.startswith("COMPUTE_STORAGE_BUS") for trait in read_only.traits)
+
+
+def test_the_version_of_libvirt_is_known_over_a_read_only_connection(libvirtd: PrivateLibvirtd) -> None:
+    """It says which driver of VFIO a guest's function gets; the program itself prints it."""
+    printed = subprocess.run(["/usr/sbin/libvirtd", "--version"], capture_output=True, text=True, check=True)
+    options = LibvirtOptions(images_path=str(libvirtd.images), full_connection=False)
+    with closing(connection_to(libvirtd.uri)) as connection:
+        facts = HostReader(connection, options).read()
+    assert facts.guests is None and ".".join(map(str, facts.libvirt)) == printed.stdout.split()[-1]
 
 
 def test_nothing_new_is_the_very_same_object(make_driver: MakeDriver) -> None:

@@ -42,7 +42,7 @@ from drivers.libvirt.describe.cards import (
     vgpu_spec_of,
 )
 from drivers.libvirt.describe.memory import contexts
-from drivers.libvirt.xml import DomainCapabilities, MediatedDevice, PciDevice
+from drivers.libvirt.xml import DomainCapabilities, MediatedDevice, PciDevice, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -664,9 +664,9 @@ def no_confidential_devices(guests: DomainCapabilities | None) -> str:
     return ""
 
 
-def usable(facts: DeviceFacts, guests: DomainCapabilities | None) -> DeviceFacts:
+def usable(facts: DeviceFacts, guests: DomainCapabilities | None, libvirt: Version) -> DeviceFacts:
     """The facts without what cannot be done here: a live migration, or a confidential mode."""
-    if guests is not None and (0, 0, 0) < guests.libvirt < _BINDS_VARIANTS:
+    if (0, 0, 0) < libvirt < _BINDS_VARIANTS:
         drivers = {each.address: each.driver for card in facts.cards for each in (card.device, *card.vfs)}
         bound = facts.migration_drivers.items() & drivers.items()
         refused = {address: "" for address, driver in facts.migration_drivers.items() if not driver}

@@ -282,7 +282,7 @@ def host_traits(
     return frozenset(traits)
 
 
-def guest_traits(capabilities: DomainCapabilities, arch: str) -> frozenset[str]:
+def guest_traits(capabilities: DomainCapabilities, arch: str, libvirt: Version = (0, 0, 0)) -> frozenset[str]:
     """The traits of what guests can have: COMPUTE_STORAGE_, COMPUTE_GRAPHICS_, COMPUTE_FIRMWARE_ and more."""
     traits: set[str] = set()
     for enum, (start, known) in _ENUMS.items():
@@ -296,7 +296,7 @@ def guest_traits(capabilities: DomainCapabilities, arch: str) -> frozenset[str]:
     if "yes" in capabilities.enums.get("loader.secure", ()):
         traits.add(_SECURE_BOOT)
     if capabilities.domain_type in ("kvm", "qemu"):
-        traits |= _versioned_traits(capabilities, arch in ("x86_64", "i686"))
+        traits |= _versioned_traits(capabilities, arch in ("x86_64", "i686"), libvirt)
     if any(trait.startswith("COMPUTE_VIOMMU_MODEL_") for trait in traits):
         traits.add(_VIOMMU_AUTO)
     # Of TPMs only emulated ones: the host's own TPM is for one guest only.
@@ -308,11 +308,11 @@ def guest_traits(capabilities: DomainCapabilities, arch: str) -> frozenset[str]:
     return frozenset(traits)
 
 
-def _versioned_traits(capabilities: DomainCapabilities, x86: bool) -> set[str]:
+def _versioned_traits(capabilities: DomainCapabilities, x86: bool, libvirt: Version) -> set[str]:
     """The traits of what libvirt does not describe, and QEMU has from a version on."""
 
     def has(least: tuple[Version, Version]) -> bool:
-        return capabilities.libvirt >= least[0] and capabilities.qemu >= least[1]
+        return libvirt >= least[0] and capabilities.qemu >= least[1]
 
     traits = {trait for trait, least in _VERSIONED.items() if has(least)}
     if x86:
@@ -400,7 +400,7 @@ class HostFacts:
 
     `online` are the ids of the online CPUs, `offline` the cells {CPU: cell} of the others by sysfs, None
     where it does not tell. `cpu_flags` are libvirt's names of the CPU flags that guests can have. `guests` is
-    None where libvirt does not tell what guests can have.
+    None where libvirt does not tell what guests can have. `libvirt` is its version, zeros where unknown.
     """
 
     capabilities: Capabilities
@@ -412,6 +412,7 @@ class HostFacts:
     pmem: tuple[PmemNamespace, ...] = ()
     image_cache_mb: int = 0
     offline: Mapping[int, int | None] = field(default_factory=dict)
+    libvirt: Version = (0, 0, 0)
 
     @property
     def cells_without_cpus(self) -> tuple[Cell, ...]:
@@ -432,7 +433,8 @@ def describe_host(
     capabilities = facts.capabilities
     traits = host_traits(capabilities, facts.online, facts.cpu_flags)
     if facts.guests is not None:
-        traits |= guest_traits(facts.guests, capabilities.arch) - memory.moved_traits(facts.guests)
+        of_guests = guest_traits(facts.guests, capabilities.arch, facts.libvirt)
+        traits |= of_guests - memory.moved_traits(facts.guests)
     return host_providers(name, host_cells(facts), facts.disk_gb, traits, settings, report_numa=report_numa)
 
 
@@ -578,7 +580,7 @@ def build_model(
     unusable = [*memory.unusable_cells(devices.memory_cells, host.capabilities.cells)]
     near = {cell.id: devices.near_cell(cell.id) for cell in alone}
     host = offered_facts(host, settings.host, settings.file_backed_mb)
-    devices = usable(devices, host.guests)
+    devices = usable(devices, host.guests, host.libvirt)
     history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=restore_interfaces(devices.cards, history))
     history = mixed_sizes.record_sizes(history, devices, settings.devices)

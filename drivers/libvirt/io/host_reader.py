@@ -127,12 +127,14 @@ class HostReader:
             cpus = model.elements(capabilities.arch, capabilities.cpu, host_model)
             flags = model.flags(_cpu_flags(session, cpus, capabilities))
             session.deadline.extend()
+            is_test = session.libvirt.getType() == "TEST"  # it has the version of this program's library
+            library = xml.version_of(0 if is_test else session.libvirt.getLibVersion())
             try:
                 memory_mb = sum(cell.memory_mb for cell in capabilities.cells) or session.libvirt.getInfo()[1]
             except libvirt.libvirtError as error:
                 raise (DriverUnavailable(_LOST_CELLS) if session.alive() else error) from error
             slow = session.slow_facts = _SlowFacts(
-                HostFacts(capabilities, guests, flags, online, memory_mb, disk_gb=0),
+                HostFacts(capabilities, guests, flags, online, memory_mb, disk_gb=0, libvirt=library),
                 time.monotonic(),
                 plugged,
             )
@@ -160,7 +162,6 @@ class HostReader:
                 )
                 if guest_capabilities is not None:
                     session.deadline.extend()
-                    library = xml.version_of(connection.getLibVersion())
                     try:
                         hypervisor = xml.version_of(connection.getVersion())
                     except libvirt.libvirtError as error:
@@ -168,7 +169,7 @@ class HostReader:
                             raise
                         LOG.info("libvirt does not tell the version of its emulator: %s", error)
                         hypervisor = (0, 0, 0)
-                    guest_capabilities = replace(guest_capabilities, libvirt=library, qemu=hypervisor)
+                    guest_capabilities = replace(guest_capabilities, qemu=hypervisor)
                     guest_capabilities = self._with_tdx_slots(guest_capabilities)
         except libvirt.libvirtError as error:
             if not session.alive():

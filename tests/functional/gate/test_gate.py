@@ -36,7 +36,7 @@ from drivers.fake.host import Gpu, cell
 from drivers.libvirt.describe.cards import parse_device_specs
 from drivers.libvirt.describe.devices import DeviceSettings
 from drivers.libvirt.describe.host import ModelSettings
-from drivers.libvirt.xml import DomainCapabilities, Version
+from drivers.libvirt.xml import Version
 
 ALWAYS_0 = (
     ("start", "begin"),
@@ -375,7 +375,7 @@ def test_before_libvirt_10_a_live_migration_to_functions_of_the_host_is_refused(
     before = host.held(vm.uuid)
 
     def show(version: Version, said: str = "") -> None:
-        driver.host = replace(driver.host, guests=DomainCapabilities("kvm", libvirt=version))
+        driver.host = replace(driver.host, libvirt=version)
         known = dict.fromkeys(VFS, "mlx5_vfio_pci")  # by modules.alias
         show_functions(other, driver, *["mlx5_core"] * 4, said=said, migration_drivers=known)
 

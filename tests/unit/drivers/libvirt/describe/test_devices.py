@@ -339,7 +339,7 @@ def test_a_host_that_cannot_give_devices_to_such_guests_says_so(
         "No guest gets off: it is in the mode off of confidential computing, and by its [pci]"
     )
     assert same == sentences
-    facts = usable(DeviceFacts(), guests)
+    facts = usable(DeviceFacts(), guests, (0, 0, 0))
     assert facts.withheld == ({"CUSTOM_CC_ON", "CUSTOM_CC_DEVTOOLS"} if why else set())
 
 

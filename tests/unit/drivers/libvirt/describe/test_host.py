@@ -41,7 +41,6 @@ from drivers.libvirt.describe.host import (
 )
 from drivers.libvirt.describe.options import LibvirtOptions
 from drivers.libvirt.xml import (
-    DomainCapabilities,
     MediatedDevice,
     Version,
     parse_capabilities,
@@ -229,9 +228,9 @@ ADDRESSES = STATELESS | {"ADDRESS_SPACE_PASSTHROUGH", "ADDRESS_SPACE_EMULATED"}
 def test_what_libvirt_does_not_describe_follows_from_the_versions_as_in_nova(
     libvirt: tuple[int, int, int], qemu: tuple[int, int, int], more: set[str]
 ) -> None:
-    silent = replace(KVM, described=KVM.described - {"sound", "iommu"}, libvirt=libvirt, qemu=qemu)
-    old = replace(silent, libvirt=(0, 0, 0), qemu=(0, 0, 0))
-    added = guest_traits(silent, "x86_64") - guest_traits(old, "x86_64")
+    silent = replace(KVM, described=KVM.described - {"sound", "iommu"}, qemu=qemu)
+    old = replace(silent, qemu=(0, 0, 0))
+    added = guest_traits(silent, "x86_64", libvirt) - guest_traits(old, "x86_64", (0, 0, 0))
     always = {f"SOUND_MODEL_{model}" for model in ("SB16", "ES1370", "PCSPK", "AC97", "ICH6", "ICH9", "USB")}
     always |= {"VIOMMU_MODEL_AUTO", "VIOMMU_MODEL_INTEL"}
     assert added == {f"COMPUTE_{trait}" for trait in (more | always if any(libvirt) else more)}
@@ -240,7 +239,7 @@ def test_what_libvirt_does_not_describe_follows_from_the_versions_as_in_nova(
 
 def test_a_kind_of_device_that_libvirt_describes_is_not_guessed() -> None:
     new = parse_domain_capabilities(SECURE.format(version=""))
-    traits = guest_traits(replace(new, libvirt=(12, 0, 0), qemu=(10, 0, 0)), "x86_64")
+    traits = guest_traits(replace(new, qemu=(10, 0, 0)), "x86_64", (12, 0, 0))
     assert not any(trait.startswith("COMPUTE_SOUND_MODEL_") for trait in traits)
     assert "COMPUTE_VIOMMU_MODEL_SMMUV3" not in traits
 
@@ -493,7 +492,7 @@ def test_before_libvirt_10_only_the_bound_driver_migrates(
     (card,) = (each for each in devices.cards if each.device.address == "0000:41:00.0")
     assert {vf.driver for vf in card.vfs} == {"igbvf"}
     known = dict.fromkeys((vf.address for vf in card.vfs), driver)
-    host = replace(NODE, guests=DomainCapabilities("kvm", libvirt=libvirt))
+    host = replace(NODE, libvirt=libvirt)
     model = build_model(
         host,
         replace(devices, migration_drivers=known),
@@ -565,7 +564,7 @@ def test_before_libvirt_10_a_managed_function_becomes_plain(
     spec = '{"vendor_id": "8086", "product_id": "10ca", "address": "0000:41:10.*"%s}'
     whole = '{"vendor_id": "10de", "product_id": "1eb8"}'
     settings = DeviceSettings(parse_device_specs((spec % said, whole)), DEVICES.mdevs)
-    host = replace(NODE, guests=DomainCapabilities("kvm", libvirt=libvirt))
+    host = replace(NODE, libvirt=libvirt)
     for held in (frozenset[str](), frozenset(sorted(addresses)[:2])):
         texts = [domain(number, devices=interface(each)) for number, each in enumerate(sorted(held), 1)]
         parsed = [parse_domain(text) for text in texts]

@@ -26,6 +26,7 @@ def test_slow_facts_are_read_once_in_a_connection(connection: Connection, tmp_pa
     facts = reader.read()
     assert facts.online and facts.memory_mb > 0
     assert facts.guests is None, "the second connection is switched off"
+    assert facts.libvirt == (0, 0, 0), "the test driver has the client's version, and binds no driver"
     assert reader.read().capabilities is facts.capabilities
 
 
