@@ -37,7 +37,8 @@ from agent.claims.doubt import (
     doubt_of_bar,
 )
 from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
-from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.moves.states import MIGRATION_TYPE
+from agent.placement.client import UNTYPED, ConsumerAllocations, PlacementClient
 from agent.placement.transport import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
 from agent.shapes import Allocations
 from agent.state.journal import Journal
@@ -598,8 +599,9 @@ class GuardedWriter:
         """Bar a consumer again, which another client may have deleted; one request if it does not exist.
 
         If the consumer exists, it is read, too: returns what it holds if that is exactly what a first write
-        gives, which was executed late then; None otherwise, and the consumer is protected. Raises
-        PlacementError.
+        gives, which was executed late then; None otherwise, and the consumer is protected. Another host may
+        have raised the generation of what came late, as a write of its own might meet that. So does a control
+        plane that moves an instance here: then its owner has a migration. Raises PlacementError.
         """
         late = self._late(consumer)
         held = None if self.bar_again(consumer) else self._client.allocations_of(consumer)
@@ -608,7 +610,11 @@ class GuardedWriter:
             return None
         firsts = [doubt.guard for doubt in late if not doubt.rises]
         gives = [(write.allocations, write.project_id, write.user_id) for write in firsts]
-        if held.generation == BARRED + 1 and (held.allocations, held.project_id, held.user_id) in gives:
+        owner = (held.project_id, held.user_id)
+        if (held.allocations, *owner) in gives and (
+            held.generation == BARRED + 1
+            or (held.consumer_type != UNTYPED and self._client.count_consumers(MIGRATION_TYPE, *owner) == 0)
+        ):
             return held
         with suppress(PlacementConflict):  # it was written just now; the next look sees how often
             self.protect(held)

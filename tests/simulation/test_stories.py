@@ -526,6 +526,19 @@ def test_a_bar_that_another_host_released_does_not_let_a_late_claim_through() ->
         story.comes_to_rest()
 
 
+def test_a_late_claim_is_taken_back_although_another_host_has_written_it_again() -> None:
+    """That host does not know whether its own release may still come: it writes what the consumer holds."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        a.next_write(Fate.LATE, 60.0)
+        a.claims("web1", **WEB)
+        assert b.claims("web1", **WEB).granted
+        story.waits(30)
+        b.next_write(Fate.LATE, 1.0)
+        b.releases("web1")
+        story.comes_to_rest()
+
+
 def test_a_release_gives_back_the_disk_space_of_a_pool_that_the_agent_never_learned_to_hold() -> None:
     with Story(pooled=True) as story:
         a = story.host("a")

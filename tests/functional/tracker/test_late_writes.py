@@ -575,6 +575,24 @@ def test_a_first_write_that_came_before_it_was_barred_is_taken_back(kit: Kit) ->
     assert is_empty(kit)
 
 
+@pytest.mark.parametrize("moved", [False, True], ids=["written again by another host", "moved here"])
+def test_a_first_write_that_another_host_has_written_again_is_taken_back(kit: Kit, *, moved: bool) -> None:
+    """Not what a control plane gives the instance here: then the migration holds what it had elsewhere."""
+    asked, late = in_doubt_beside_another_client(kit)
+    owner = {"project_id": asked.project_id, "user_id": asked.user_id}
+    before = replace(kit.raw.allocations_of(asked.consumer), **owner)
+    if moved:
+        migration = replace(before, consumer=uuid_of("move"), generation=None, consumer_type="MIGRATION")
+        there = replace(before, allocations={uuid_of("host"): {"VCPU": 2}})
+        kit.raw.write_allocations(migration, there)
+    else:
+        kit.raw.delete_allocations(asked.consumer)
+        assert late.execute() == DONE
+        kit.raw.write_allocations(kit.raw.allocations_of(asked.consumer))
+    assert kit.tracker.watch_doubts() == (not moved)
+    assert kit.placed(asked.consumer) == ({"host": {"VCPU": 2}} if moved else {})
+
+
 def test_a_first_write_of_a_consumer_that_is_claimed_here_is_left_to_its_release(kit: Kit) -> None:
     asked, late = in_doubt_beside_another_client(kit)
     kit.raw.delete_allocations(asked.consumer)
