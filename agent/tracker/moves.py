@@ -456,11 +456,14 @@ class MoveFinisher:
     def _check_not_moved_on(
         self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations
     ) -> None:
-        """Raises ClaimConflict where the instance is neither here nor back: the move is under way again."""
+        """Raises ClaimConflict where the instance is neither here nor back: the move is under way again.
+
+        It is not back where another migration may hold its place here: its source began that move.
+        """
         back = ownership.restored_allocations(move, migration.allocations), move.old.allocations
         if move.role is MoveRole.SOURCE or self._lives_here(instance.allocations):
             return
-        if instance.allocations not in back:
+        if instance.allocations not in back or self._observed_end(move, instance) is MoveStep.FREED:
             self._step(MoveStep.REFUSE, move)
             raise errors.ClaimConflict(
                 f"{move.label} has moved on: it no longer holds what migration {move.migration} gave it, "

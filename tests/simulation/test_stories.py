@@ -1849,32 +1849,63 @@ def test_a_revert_that_waits_for_its_guest_is_done_later_beside_a_move_of_the_sa
         assert a.claim_of("web3") is not None
 
 
-@pytest.mark.parametrize("end", ["confirms", "reverts"])
-def test_a_revert_that_waits_for_its_guest_is_over_once_another_host_moves_the_instance_on(end: str) -> None:
-    """Seed 825220: what the migration onward holds is the guest's place, and no audit deletes it."""
-    with Story("abc") as story:
-        a, b, c = story.host("a"), story.host("b"), story.host("c")
+def test_a_revert_waits_for_its_guest_where_another_client_gave_the_instance_its_old_place() -> None:
+    """No other migration is there: the instance is back, and the revert is done once the guest has gone."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
         assert a.claims("web1", **WEB).granted
-        a.guest_starts("web1")
+        claimed = story.claim_of("a", "web1").allocations
+        assert b.begins_move("web1", "move1", "cold_migrate", **WEB).granted
+        b.guest_starts("web1")
+        story.waits(1)
+        assert b.reverts("move1").value.state == "reverting"
+        place = {uuid: {"resources": dict(amounts)} for uuid, amounts in claimed.items()}
+        story._do("PUT", f"/allocations/{uuid_of('web1')}", story._body(uuid_of("web1"), place))
+        story.comes_to_rest()
+        assert story.unfinished_moves("b") == {"move1"} and story.held("move1") == WEB
+        b.guest_goes("web1")
+        story.comes_to_rest()
+        assert story.held("web1") == WEB and not story.held("move1")
+        assert story.claim_of("a", "web1") is not None and not any(map(story.unfinished_moves, "ab"))
+
+
+@pytest.mark.parametrize("end", ["confirms", "reverts"])
+@pytest.mark.parametrize("onward", ["a", "b"])
+def test_a_revert_that_waits_for_its_guest_is_over_once_another_host_moves_the_instance_on(
+    onward: str, end: str
+) -> None:
+    """Seeds 825220, 921387: what the migration onward holds is the guest's place, and no audit deletes it.
+
+    Also where the source takes the instance on, as a scheduler placed it there and it has no claim: the
+    instance then holds just what the first migration does, and nobody reverted that.
+    """
+    with Story("abc") as story:
+        a, c, target = story.host("a"), story.host("c"), story.host(onward)
+        if onward == "a":
+            a.schedules("web1", **WEB)
+        else:
+            assert a.claims("web1", **WEB).granted
+            a.guest_starts("web1")
         assert c.begins_move("web1", "move1", "cold_migrate", **WEB).granted
+        c.guest_starts("web1")
         a.guest_moves("web1", "c")
         told = units(story, "c", "web1")
         story.waits(1)
         assert c.reverts("move1").value.state == "reverting"
-        assert b.begins_move("web1", "move3", "evacuate", **WEB).granted
+        assert target.begins_move("web1", "move3", "evacuate", **WEB).granted
         c.audits()
         story.comes_to_rest()
         c.audits()
         assert story.held("move1") == story.held("move3") == story.held("web1") == WEB
         assert story.unfinished_moves("c") == {"move1"}
         if end == "reverts":
-            assert b.reverts("move3").granted
+            assert target.reverts("move3").granted
             story.waits(130)
             assert units(story, "c", "web1") == told
             assert c.confirms("move1").granted
         else:
             c.guest_goes("web1")
-            assert b.confirms("move3").granted
+            assert target.confirms("move3").granted
         story.comes_to_rest()
         assert story.held("web1") == WEB and not story.held("move1") and not story.held("move3")
         assert not any(map(story.unfinished_moves, "abc"))
