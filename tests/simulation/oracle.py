@@ -276,12 +276,12 @@ class Oracle:
                 grown = [
                     who
                     for who, amount in need.items()
-                    if amount > running.get(who, 0)
-                    and (who in new or amount > before.get(key, {}).get(who, 0))
+                    if who in new or amount > before.get(key, {}).get(who, 0)
                 ]
                 before[key] = need
                 capacity = capacities[uuid, name]
-                claimed = [who for who in grown if self._claims(rows, who, uuid, name)]
+                # A claim of what its guest uses takes nothing from others, and its party may hold more.
+                claimed = [who for who in grown if self._claimed(rows, who, uuid, name) > running.get(who, 0)]
                 claimed = [who for who in claimed if host.gone_at.get(who, NEVER) < known_at]
                 claimed = [who for who in claimed if not self._uses(host, who, name, need[who])]
                 targets = {slot: each for slot, each in capacities.items() if slot[1] == name}
@@ -353,10 +353,11 @@ class Oracle:
                 return (total - there.reserved) * inventory.allocation_ratio  # type: ignore[attr-defined,no-any-return]
         return inventory.total * inventory.allocation_ratio  # type: ignore[attr-defined,no-any-return]
 
-    def _claims(self, rows: Mapping[str, Row], party: str, provider: str, name: str) -> bool:
-        return any(
-            self.party(consumer) == party and row.allocations.get(provider, {}).get(name, 0)
+    def _claimed(self, rows: Mapping[str, Row], party: str, provider: str, name: str) -> int:
+        return sum(
+            row.allocations.get(provider, {}).get(name, 0)
             for consumer, row in rows.items()
+            if self.party(consumer) == party
         )
 
     def _total(self, rows: Mapping[str, Row], party: str) -> Counter[str]:

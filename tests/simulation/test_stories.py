@@ -801,6 +801,24 @@ def test_two_moves_that_look_alike_and_that_their_destination_forgot_end_at_the_
             assert (story.claim_of("a", f"web{number}") is None) is (end == "confirms")
 
 
+def test_a_guest_is_claimed_for_beside_a_migration_that_may_be_one_of_its_own() -> None:
+    """Seed 951173: what foreign1 holds may be web1's or web3's. web1's guest runs with what it is given."""
+    alike = {"VCPU": 8, "MEMORY_MB": 9000, "DISK_GB": 40}
+    with Story() as story:
+        a = story.host("a")
+        with story.meanwhile():
+            a.schedules("web1", **alike)
+            a.stranger_starts("web1", **alike)
+            a.control_plane_moves("web1", "b", "foreign1")
+            a.stranger_starts("web3", **alike)
+            story.deletes_allocation("web1")
+            a.guest_goes("web1")
+            a.schedules("web1", **LARGE)
+            a.stranger_starts("web1", **LARGE)
+        story.comes_to_rest()
+        assert a.claim_of("web1") is not None and a.claim_of("web3") is None
+
+
 def test_what_a_guest_uses_after_a_revert_at_both_hosts_is_not_offered() -> None:
     """The destination waits for its guest to go; meanwhile the source takes the instance back."""
     with Story() as story:
