@@ -189,6 +189,11 @@ def mdev_type_trait(type_id: str) -> str:
     return custom(f"MDEV_TYPE_{type_id}", ())
 
 
+def driver_trait(driver: str) -> str:
+    """The trait of a driver of VFIO that migrates functions, such as mlx5_vfio_pci."""
+    return custom(f"{MIGRATION_DRIVER_PREFIX}{driver}", ())
+
+
 def physical_network_trait(network: str | None) -> frozenset[str]:
     """{"CUSTOM_PHYSNET_<NAME>"}: in upper case, with "_" for characters that a trait cannot hold.
 

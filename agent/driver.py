@@ -88,7 +88,7 @@ class DescribedProvider:
     `units` are all places; the total of each class is how many of it the empty card can give.
 
     `withheld` are classes without exact units that are given to no consumer that does not have some of them.
-    `stateless` are exact units whose driver takes over no state in a live migration.
+    `unit_drivers` {exact unit: trait of the driver of VFIO under which a guest gets it}, where it is known.
     """
 
     name: str
@@ -103,7 +103,7 @@ class DescribedProvider:
     to_make: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
     card: CardLayout | None = None
     withheld: frozenset[str] = frozenset()
-    stateless: frozenset[str] = frozenset()
+    unit_drivers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ class ProviderIndex:
     as in a Restriction, `cordoned` {provider uuid: {class: number}} are the idle units that are withheld:
     cordoned by an operator, or unhealthy. `cards` {provider uuid: what is left} are cards whose classes share
     their room, `caps` {class: most} hold for the whole host. `withheld` are the classes of which a consumer
-    gets no more than it has, `stateless` {provider uuid: exact units}; see `DescribedProvider`. The index is
-    made once for each tree.
+    gets no more than it has, `unit_drivers` {provider uuid: {exact unit: trait}}; see `DescribedProvider`.
+    The index is made once for each tree.
     """
 
     tree: ProviderTree
@@ -55,7 +55,7 @@ class ProviderIndex:
     cards: Mapping[str, CardStock] = field(default_factory=dict)
     caps: Caps = field(default_factory=dict)
     withheld: Classes = field(default_factory=dict)
-    stateless: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unit_drivers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tree: ProviderTree, root: str | None = None, ways: WaysOf | None = None) -> "ProviderIndex":

@@ -42,8 +42,8 @@ class HostLayout:
 
     `of_provider` is {provider uuid: id of its NUMA cell}, `ways` {provider uuid: classes that exclude each
     other}, `to_make` {provider uuid: units that do not exist yet}, `cards` {provider uuid: card whose
-    classes share its room}, `withheld` {provider uuid: classes} and `stateless` {provider uuid: units}; see
-    `DescribedProvider`.
+    classes share its room}, `withheld` {provider uuid: classes} and `unit_drivers` {provider uuid: {unit:
+    trait}}; see `DescribedProvider`.
     """
 
     topology: Topology
@@ -52,7 +52,7 @@ class HostLayout:
     to_make: UnitsToMake = field(default_factory=dict)
     cards: Mapping[str, Card] = field(default_factory=dict)
     withheld: Classes = field(default_factory=dict)
-    stateless: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unit_drivers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ driver of VFIO, a vGPU to no older driver: the destination reads what the source
 cards in Placement. Where one of the two sides does not tell, the migration begins. A function, also a port,
 whose driver migrates it at the source does not go to one that stays under VFIO's plain driver, which takes
 over no state. A port that does not migrate at the source may go there, since it is detached; another device
-is refused. Of a card whose functions differ in that, this host chooses only those that may take the state
-over; no trait tells which they are.
+is refused. Of a card whose functions have several drivers, this host chooses only those that may take the
+state over; no trait tells which they are.
 
 Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (live migration of PCI devices),
 https://docs.openstack.org/nova/latest/admin/virtual-gpu.html (live migration of mediated devices).
@@ -19,6 +19,7 @@ https://docs.openstack.org/nova/latest/admin/virtual-gpu.html (live migration of
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 from agent.claims.claim import Claim, Fit
 from agent.claims.fit_search import ProviderIndex
@@ -50,7 +51,7 @@ def classes_to_compare(request: ClaimRequest, host: ProviderIndex) -> frozenset[
         name
         for name in request.resources
         if any(
-            card.uuid in host.stateless
+            card.uuid in host.unit_drivers
             or any(kind.told(card.traits) for kind in _KINDS)
             or (name not in PORTS and _PCI_TYPES & card.traits)
             for card in host.by_class.get(name, ())
@@ -103,15 +104,15 @@ def with_source(
     return replace(request, groups=tuple(alike)), replace(request, groups=tuple(untold))
 
 
-def stateless_units(at_source: SourceTraits, host: ProviderIndex) -> frozenset[str]:
-    """The exact units of this host that cannot take over the state of what the guest has at the source."""
-    return frozenset().union(
-        *(
-            host.stateless.get(card.uuid, ())
-            for name, traits in at_source.items()
-            if migration_drivers(traits) and PLAIN_VFIO_TRAIT not in traits
-            for card in host.by_class.get(name, ())
-        )
+def unlike_units(at_source: SourceTraits, host: ProviderIndex) -> frozenset[str]:
+    """The exact units of this host under another driver of VFIO than the one that migrates at the source."""
+    return frozenset(
+        unit
+        for name, traits in at_source.items()
+        if migration_drivers(traits)
+        for card in host.by_class.get(name, ())
+        for unit, driver in host.unit_drivers.get(card.uuid, {}).items()
+        if driver not in traits
     )
 
 
@@ -122,10 +123,12 @@ def check_chosen(request: ClaimRequest, chosen: Fit, at_source: SourceTraits, ho
         if provider is None:
             continue
         for name in sorted(amounts.keys() & at_source.keys()):
-            traits, units = provider.traits, chosen.units.get(uuid, {}).get(name, ())
-            if not host.stateless.get(uuid, frozenset()).isdisjoint(units):
-                traits |= {PLAIN_VFIO_TRAIT}
-            for kind in _KINDS:
+            drivers, units = host.unit_drivers.get(uuid, {}), chosen.units.get(uuid, {}).get(name, ())
+            others = frozenset(
+                each for each in provider.traits if not each.startswith(MIGRATION_DRIVER_PREFIX)
+            )
+            of_units = [others | {drivers[unit]} for unit in units if unit in drivers]
+            for traits, kind in product(of_units or [provider.traits], _KINDS):
                 wanted, here = kind.of(at_source[name]), kind.told(traits)
                 if wanted and here and not at_source[name] & here:
                     free = f"what is free here is on {provider.name}, which has {_names(here)}"

@@ -80,7 +80,7 @@ class ResolvedDescription:
     sentences on what was left out of the description, and `notices` those that are no fault. `gone` {uuid:
     classes} has claimed units that exist no more in its totals (`agent.providers.retention`), `cordoned`
     {uuid: classes} units that an operator has cordoned, or that the driver has `withheld`. `cards` {uuid:
-    card} share room among classes; `stateless` {uuid: units}, see `DescribedProvider`.
+    card} share room among classes; `unit_drivers` as of `DescribedProvider`.
     """
 
     tree: ProviderTree
@@ -96,7 +96,7 @@ class ResolvedDescription:
     cordoned: Classes = field(default_factory=dict)
     cards: Mapping[str, Card] = field(default_factory=dict)
     withheld: Classes = field(default_factory=dict)
-    stateless: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unit_drivers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def resolve(
@@ -144,7 +144,9 @@ def resolve(
             uuid: Card.of(described.card) for uuid, described in by_uuid.items() if described.card is not None
         },
         withheld={uuid: described.withheld for uuid, described in by_uuid.items() if described.withheld},
-        stateless={uuid: described.stateless for uuid, described in by_uuid.items() if described.stateless},
+        unit_drivers={
+            uuid: described.unit_drivers for uuid, described in by_uuid.items() if described.unit_drivers
+        },
     )
 
 

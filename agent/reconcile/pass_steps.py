@@ -668,5 +668,5 @@ def _layout(seen: HostView, resolved: ResolvedDescription) -> HostLayout | None:
         resolved.to_make,
         resolved.cards,
         resolved.withheld,
-        resolved.stateless,
+        resolved.unit_drivers,
     )

@@ -188,11 +188,11 @@ class MoveChoice:
         return fit
 
     def _with_state(self, choose: Callable[[Collection[str]], Fit]) -> Fit:
-        """What `choose` gives without the units that cannot take over the guest's state.
+        """What `choose` gives without the units whose driver cannot take over the guest's state.
 
         Where that does not fit, it is what `choose` gives with them: `check_chosen` names their driver.
         """
-        avoided = live_migratable.stateless_units(self.at_source, self.book.host)
+        avoided = live_migratable.unlike_units(self.at_source, self.book.host)
         fit = choose(avoided)
         return choose(()) if avoided and not fit.fits else fit
 

@@ -316,7 +316,7 @@ class Register(BookView):
         index = ProviderIndex.of(tree, self._journal.host_uuid(), layout.ways if layout else None)
         host = replace(index, caps=caps)
         if layout is not None:
-            host = replace(host, withheld=layout.withheld, stateless=layout.stateless)
+            host = replace(host, withheld=layout.withheld, unit_drivers=layout.unit_drivers)
         cells = HostCells.of(layout, host)
         with self._lock:
             self._book.refresh(host, held, units, cells, kept=kept, reading=reading)

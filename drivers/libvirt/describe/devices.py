@@ -354,7 +354,7 @@ def _provider(context: CardContext, name: str, parent: str) -> DescribedProvider
         units=units,
         cell=context.facts.near_cell(card.numa),
         ways=(frozenset(whole), frozenset(parts)) if whole and parts else (),
-        stateless=_stateless(context, offered),
+        unit_drivers=_unit_drivers(context, offered),
     )
     if card.device.address in context.held:
         return provider
@@ -473,11 +473,10 @@ def migration_traits(
         spec is None or spec.live_migratable is not False for _, spec in given
     ):
         traits |= {device_names.LIVE_MIGRATABLE} if drivers else set()
-        traits |= device_names.custom_traits(
-            f"{device_names.MIGRATION_DRIVER_PREFIX}{driver}" for driver in drivers if driver
-        )
-    stateless = _stateless(context, offered)
-    if stateless and stateless >= {each.address for each, _ in given} - context.held:
+        traits |= {device_names.driver_trait(driver) for driver in drivers if driver}
+    known = _unit_drivers(context, offered)
+    free = {each.address for each, _ in given} - context.held
+    if free and {known.get(address) for address in free} == {device_names.PLAIN_VFIO_TRAIT}:
         traits.add(device_names.PLAIN_VFIO_TRAIT)
     has_vgpus |= bool(mdev_specs_of(context.card, context.settings.mdevs))
     has_vgpus |= any(_vgpu_spec(context, function) for function, _ in offered)
@@ -495,17 +494,27 @@ def _migration_driver(context: CardContext, function: PciDevice, spec: DeviceSpe
     return driver if spec is None or spec.managed or is_bound or not driver else None
 
 
-def _stateless(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
-    """The free functions whose driver of VFIO takes over no state when a guest gets them."""
-    free = (pair for pair in offered if pair[0].address not in context.held | context.card.vdpa.keys())
-    return frozenset(each.address for each, spec in free if _is_stateless(context, each, spec))
+def _unit_drivers(context: CardContext, offered: OfferedFunctions) -> Mapping[str, str]:
+    """{free virtual function: trait of the driver of VFIO under which a guest gets it}, where it is known.
+
+    One under a driver that takes over no state has the trait of the plain one.
+    """
+    drivers = {}
+    for function, spec in offered:
+        address = function.address
+        if function.physical_function is None or address in context.held | context.card.vdpa.keys():
+            continue
+        driver = _migration_driver(context, function, spec)
+        if _is_stateless(context, function, spec):
+            drivers[address] = device_names.PLAIN_VFIO_TRAIT
+        elif driver:
+            drivers[address] = device_names.driver_trait(driver)
+    return drivers
 
 
 def _is_stateless(context: CardContext, function: PciDevice, spec: DeviceSpec | None) -> bool:
     """Whether the driver of VFIO that a guest has for this function takes over no state; False: not known."""
     facts, address = context.facts, function.address
-    if function.physical_function is None:
-        return False
     if spec is not None and spec.live_migratable is not None:
         return not spec.live_migratable
     if _becomes_plain(context, function, spec):

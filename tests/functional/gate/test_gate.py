@@ -498,6 +498,29 @@ def test_a_live_migration_takes_of_a_mixed_card_what_can_take_over_the_state(
     assert taken(other, vm.uuid) == {VFS[3]}
 
 
+def test_a_live_migration_takes_of_a_card_with_two_drivers_a_function_of_the_sources(
+    host: GatedHost, other: GatedHost
+) -> None:
+    """Both drivers migrate, so the card has the traits of both; each takes over the state of its own."""
+    vm, name, mlx5 = guest(str(uuid4())), "SRIOV_NET_VF", "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
+    claim, driver = starts_with_card(host, vm, LIVE_MIGRATABLE, mlx5, name=name), Recorded()
+    bound = ["pds_vfio_pci", "pds_vfio_pci", "mlx5_vfio_pci", "pds_vfio_pci"]
+    show_functions(other, driver, *bound, migration_drivers=dict(zip(VFS, bound, strict=True)))
+    other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration := str(uuid4()), claim.request)
+    assert taken(other, vm.uuid) == {VFS[2]}
+    other.world.operations.revert_move(migration, None)
+    rival = ClaimRequest(str(uuid4()), (RequestGroup("", {name: 3}),))
+    other.world.operations.claim(rival)
+    assert taken(other, rival.consumer) == {*VFS[:3]}
+    with pytest.raises(Refused) as refused:
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
+    assert (
+        f"its {name} is under the driver of VFIO mlx5_vfio_pci at the source, and what is free here is "
+        "on node2_net_enp65s0, which has pds_vfio_pci."
+    ) in refused.value.message
+    assert other.held(vm.uuid) == {}
+
+
 def test_a_migration_that_fails_is_reverted_and_may_be_tried_again(host: GatedHost, other: GatedHost) -> None:
     vm = guest(str(uuid4()))
     host.starts(vm, domain(vm.uuid))

@@ -19,7 +19,7 @@ from agent.moves.live_migratable import (
     check_live_migratable,
     check_source,
     classes_to_compare,
-    stateless_units,
+    unlike_units,
     with_source,
 )
 from agent.tree import Inventory, Provider, ProviderTree
@@ -216,23 +216,39 @@ def test_a_function_that_migrates_does_not_go_to_one_under_plain_vfio(
 
 @pytest.mark.parametrize("name", ["SRIOV_NET_VF", "CUSTOM_VF"])
 @pytest.mark.parametrize(
-    ("source", "avoided"), [({MLX5}, True), (set(), False), ({PLAIN}, False), ({MLX5, PLAIN}, False)]
+    ("source", "first", "avoided"),
+    [
+        ({MLX5}, PLAIN, True),
+        ({MLX5}, XE, True),
+        ({MLX5, XE}, PLAIN, True),
+        ({MLX5, XE}, XE, False),
+        (set(), PLAIN, False),
+        ({PLAIN}, PLAIN, False),
+        ({PLAIN}, XE, False),
+        ({MLX5, PLAIN}, PLAIN, False),
+        ({MLX5, PLAIN}, XE, True),
+    ],
 )
-def test_on_a_mixed_card_a_function_that_migrates_goes_to_no_plain_one(
-    name: str, source: set[str], avoided: bool
+@pytest.mark.parametrize("second", [MLX5, None])
+def test_on_a_mixed_card_a_function_that_migrates_goes_to_one_of_its_driver(
+    name: str, source: set[str], first: str, avoided: bool, second: str | None
 ) -> None:
-    """The card has no trait for it, since its functions differ: the destination knows which are which."""
-    card = Provider(CARD, "card", None, {name: Inventory(2)}, frozenset())
+    """The destination knows which function is which; one whose driver is not known may do."""
+    drivers = {UNITS[0]: first} | ({UNITS[1]: second} if second else {})
+    card = Provider(
+        CARD, "card", None, {name: Inventory(2)}, frozenset({MLX5, XE} if first == XE and second else ())
+    )
     other = Provider(OTHER_CARD, "other", None, {"CUSTOM_OTHER": Inventory(2)}, frozenset())
     host = ProviderIndex.of(ProviderTree([card, other]))
     host = replace(host, by_class={name: (card,), "CUSTOM_OTHER": (other,)})
-    host = replace(host, stateless={CARD: frozenset(UNITS[:1]), OTHER_CARD: frozenset({"0000:42:00.1"})})
+    host = replace(host, unit_drivers={CARD: drivers, OTHER_CARD: {"0000:42:00.1": PLAIN}})
     request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {name: 1})))
     at_source = {name: frozenset(source)}
     assert classes_to_compare(request, host) == {name}
     check_source(request, at_source, host)
-    assert not any(group.required for group in with_source(request, at_source, host)[0].groups)
-    assert stateless_units(at_source, host) == (set(UNITS[:1]) if avoided else set())
+    _, group = with_source(request, at_source, host)[0].groups
+    assert group.required == ((frozenset({MLX5, XE} & source),) if card.traits and MLX5 in source else ())
+    assert unlike_units(at_source, host) == (set(UNITS[:1]) if avoided else set())
     check_chosen(request, chosen_on(CARD, name, *UNITS[1:]), at_source, host)
     for units in (UNITS[:1], UNITS):
         if not avoided:
@@ -240,9 +256,11 @@ def test_on_a_mixed_card_a_function_that_migrates_goes_to_no_plain_one(
             continue
         with pytest.raises(Refused) as caught:
             check_chosen(request, chosen_on(CARD, name, *units), at_source, host)
+        here = "xe_vfio_pci" if first == XE else "vfio_pci (or one that does not migrate it)"
+        drivers_there = "mlx5_vfio_pci, xe_vfio_pci" if XE in source else "mlx5_vfio_pci"
         assert (
-            f"its {name} is under the driver of VFIO mlx5_vfio_pci at the source, and what is free here is "
-            "on card, which has vfio_pci (or one that does not migrate it)."
+            f"its {name} is under the driver of VFIO {drivers_there} at the source, and what is free here is "
+            f"on card, which has {here}."
         ) in caught.value.message
 
 

@@ -271,7 +271,7 @@ def test_before_libvirt_10_a_function_with_a_vgpu_stays_under_its_vendors_driver
         DeviceSettings((spec,), (MdevSpec("nvidia-471"),)),
     ):
         (provider,) = describe_cards(card_contexts(known, settings), "node1", under_cells)
-        assert provider.units and PLAIN not in provider.traits and not provider.stateless
+        assert provider.units and PLAIN not in provider.traits and not provider.unit_drivers
 
 
 @pytest.mark.parametrize(
@@ -284,20 +284,21 @@ def test_before_libvirt_10_a_function_with_a_vgpu_stays_under_its_vendors_driver
         ((), (), ()),
     ],
 )
-def test_the_functions_of_a_card_that_take_over_no_state(
+def test_the_driver_of_each_free_function_of_a_card(
     plain: tuple[str, ...], held: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
-    """Beside others under a driver that migrates; those that a guest has are given to no other."""
+    """Plain ones beside others under a driver that migrates; those that a guest has are given to no other."""
     card = cards("vfs")[NIC0]
     vfs = tuple(replace(vf, driver="vfio-pci" if vf.address in plain else "mlx5_vfio_pci") for vf in card.vfs)
     drivers = dict.fromkeys((each for each in VFS if each not in plain), "mlx5_vfio_pci")
     known = DeviceFacts((replace(card, vfs=vfs),), migration_drivers=drivers)
     settings = DeviceSettings(parse_device_specs(('{"vendor_id": "8086", "product_id": "10ca"}',)))
     (provider,) = describe_cards(card_contexts(known, settings, frozenset(held)), "node1", under_cells)
-    assert provider.stateless == set(expected)
+    free = {*VFS} - {*held}
+    assert provider.unit_drivers == {each: PLAIN if each in expected else MLX5 for each in free}
     told = {trait for trait in provider.traits if "MIGRATABLE" in trait or "VFIO_DRIVER" in trait}
     mixed = set() if plain else {"HW_PCI_LIVE_MIGRATABLE", MLX5}
-    assert told == ({PLAIN} if {*plain} >= {*VFS} - {*held} and expected else mixed)
+    assert told == ({PLAIN} if {*plain} >= free and expected else mixed)
 
 
 def test_a_whole_card_under_plain_vfio_says_nothing_of_it() -> None:
