@@ -164,8 +164,10 @@ class MoveChoice:
 
     def _fit(self, instance: ConsumerAllocations) -> Fit:
         alike, untold = live_migratable.with_source(self.request, self.at_source, self.book.host)
-        first = self._fit_as(alike, instance)
-        fit = first if first.fits or alike == untold else self._fit_as(untold, instance)
+        first = fit = self._fit_as(alike, instance)
+        for request in (untold, self.request):  # what fits the last one alone is refused by check_chosen
+            if not fit.fits and request != alike:
+                fit = self._fit_as(request, instance)
         if not fit.fits:
             raise does_not_fit(self.request, first.shortfalls)
         return fit

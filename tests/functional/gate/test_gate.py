@@ -427,8 +427,37 @@ def test_a_live_migration_takes_a_card_that_does_not_tell_where_one_alike_is_ful
     other.world.operations.revert_move(migration, None)
     rest = (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {name: 1}, forbidden=frozenset(traits[xe])))
     other.world.operations.claim(ClaimRequest(str(uuid4()), rest))
-    with pytest.raises(DoesNotFit, match="MLX5_VFIO_PCI"):
+    with pytest.raises(Refused) as refused:
         other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
+    assert (
+        f"its {name} is under the driver of VFIO mlx5_vfio_pci at the source, and what is free here is on "
+        f"node2_pci_{xe}, which has xe_vfio_pci."
+    ) in refused.value.message
+    assert other.held(vm.uuid) == {}
+    # Where that one is full, too, no driver is what lacks.
+    other.world.operations.claim(ClaimRequest(str(uuid4()), (RequestGroup("", {"VCPU": 1, name: 1}),)))
+    with pytest.raises(DoesNotFit, match=name):
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
+    assert other.held(vm.uuid) == {}
+
+
+@pytest.mark.parametrize("network", ["CUSTOM_PHYSNET_A", "CUSTOM_PHYSNET_B"])
+def test_a_refusal_names_both_drivers_where_one_alike_is_on_another_network(
+    host: GatedHost, other: GatedHost, network: str
+) -> None:
+    """A card of the guest's network that is of another driver is named, and one of another network is not."""
+    vm, name, mlx5 = guest(str(uuid4())), "SRIOV_NET_VF", "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
+    claim = starts_with_card(host, vm, LIVE_MIGRATABLE, mlx5, "CUSTOM_PHYSNET_A", name=name)
+    traits = {CARD: {mlx5, "CUSTOM_PHYSNET_B"}, "0000:51:00.0": {"CUSTOM_VFIO_DRIVER_VFIO_PCI", network}}
+    cards = tuple(Gpu(each, name, 1, (each,), traits=frozenset(told)) for each, told in traits.items())
+    other.driver.change(cells=DEVICES_HOST.cells, gpus=cards, nics=())
+    other.world.agent.reconcile("two cards")
+    port = RequestGroup("_port", {name: 1}, required=(frozenset({"CUSTOM_PHYSNET_A"}),))
+    request = replace(claim.request, groups=(RequestGroup("", {"VCPU": 2, "MEMORY_MB": 1024}), port))
+    refused = Refused if network == "CUSTOM_PHYSNET_A" else DoesNotFit
+    told = "has vfio_pci" if refused is Refused else network.replace("_B", "_A")
+    with pytest.raises(refused, match=told):
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), request)
     assert other.held(vm.uuid) == {}
 
 
