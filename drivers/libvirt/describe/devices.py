@@ -520,7 +520,7 @@ def _is_stateless(context: CardContext, function: PciDevice, spec: DeviceSpec | 
     if _becomes_plain(context, function, spec):
         return True
     unknown = "" if function.driver == device_names.PLAIN_VFIO else None
-    if not device_names.is_vfio(function.driver) or facts.migration_drivers.get(address, unknown) != "":
+    if facts.migration_drivers.get(address, unknown) != "":
         return False
     return address not in facts.rebound or not (spec is None or spec.managed)
 
