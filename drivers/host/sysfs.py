@@ -396,14 +396,17 @@ class Sysfs:
     def variant(self, address: str) -> str | None:
         """The driver of VFIO that libvirt (from 10.0) binds to this device before the plain one; "" for none.
 
-        None where the kernel's list cannot be read. libvirt does so also where the plain one is bound, if the
-        domain has managed='yes'. Source: virPCIDeviceBindToStub in src/util/virpci.c of libvirt.
+        None where the kernel's list cannot be read. If the domain has managed='yes', libvirt does so
+        whichever driver is bound, also one of VFIO. Of several drivers it takes that whose pattern has the
+        fewest wildcards.
+        Source: virPCIDeviceBindToStub and virPCIDeviceFindBestVFIOVariant in src/util/virpci.c of libvirt.
         """
         aliases = self._vfio_aliases()
         if aliases is None:
             return None
         alias = (read_text(self._path(address) / "modalias") or "").replace("pci:", "vfio_pci:", 1)
-        return next((name for pattern, name in aliases if fnmatchcase(alias, pattern)), "")
+        fitting = [each for each in aliases if fnmatchcase(alias, each[0])]
+        return min(fitting, key=lambda each: each[0].count("*"), default=("", ""))[1]
 
     def _vfio_aliases(self) -> Sequence[tuple[str, str]] | None:
         """(pattern of devices, driver of VFIO for just them) of the running kernel; read once a change."""

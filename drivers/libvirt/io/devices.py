@@ -15,7 +15,7 @@ from typing import Any
 
 import libvirt
 
-from agent.device_names import PLAIN_VFIO, is_vfio
+from agent.device_names import PLAIN_VFIO
 from agent.driver import RootSight
 from agent.durable.files import write_atomically
 from agent.errors import DriverDataError
@@ -56,7 +56,7 @@ class _KnownDevice:
 
     `mdev_limits` {mediated type: how many the card can have} and `mdev_count` are those of one PCI function;
     `migration_driver` is the driver of VFIO that can migrate it. `rebound`: it is under VFIO's plain driver,
-    and libvirt may bind another one; `plain`: it is under none of VFIO, and libvirt binds the plain one.
+    and libvirt may bind another one; `plain`: libvirt binds the plain one, whichever it is under.
     """
 
     device: NodeDevice | None
@@ -237,7 +237,7 @@ class DeviceReader:
                 parsed,
                 migration_driver=self._sysfs.migration_driver(parsed.address),
                 rebound=parsed.driver == PLAIN_VFIO and variant != "",
-                plain=variant == "" and not is_vfio(parsed.driver),
+                plain=variant == "",
             )
         if not isinstance(parsed, PciDevice) or not parsed.mdev_types:
             return _KnownDevice(parsed)

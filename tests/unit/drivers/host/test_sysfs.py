@@ -439,6 +439,25 @@ def test_the_driver_that_libvirt_binds_before_the_plain_one(tree: PciTree) -> No
     assert [sysfs.variant(each) for each in (NIC, SOUND)] == ["mlx5_vfio_pci", ""]
 
 
+@pytest.mark.parametrize(
+    ("patterns", "bound"),
+    [
+        (("v000015B3d*sv*sd*bc*sc*i*", "v000015B3d0000101Esv*sd*bc*sc*i*"), 1),
+        (("v000015B3d0000101Esv*sd*bc*sc*i*", "v000015B3d*sv*sd*bc*sc*i*"), 0),
+        (("v000015B3d0000101Esv*sd*bc*sc*i*", "v000015B3d*sv*sd*bc02sc*i*"), 0),
+        (("v000015B3d00001021sv*sd*bc*sc*i*", "v000015B3d*sv*sd*bc*sc*i*"), 1),
+    ],
+)
+def test_of_two_drivers_libvirt_binds_the_one_with_the_fewest_wildcards(
+    tree: PciTree, patterns: tuple[str, ...], bound: int
+) -> None:
+    """And the first one of several with as few: virPCIDeviceFindBestVFIOVariant."""
+    tree.add(NIC, "mlx5_core", 1, modalias=MODALIAS)
+    lines = [f"alias vfio_pci:{pattern} number_{number}\n" for number, pattern in enumerate(patterns)]
+    (tree.modules / "modules.alias").write_text("".join(lines))
+    assert Sysfs(tree.sys, tree.proc, tree.modules).variant(NIC) == f"number_{bound}"
+
+
 def test_the_file_by_which_iommufd_opens_a_device(tree: PciTree) -> None:
     (tree.add(GPU, "vfio-pci", 2) / "vfio-dev" / "vfio3").mkdir(parents=True)
     tree.add(NIC, "mlx5_core", 1)

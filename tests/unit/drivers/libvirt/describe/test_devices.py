@@ -232,6 +232,8 @@ PLAIN = "CUSTOM_VFIO_DRIVER_VFIO_PCI"
         ),
         (VFS, "", {"driver": "mlx5_vfio_pci", "migration_drivers": dict.fromkeys(VFS[1:], "")}, set()),
         (VFS, "", {"driver": "new_vfio_pci"}, set()),
+        (VFS, "", {"driver": "new_vfio_pci", "plain": VFS}, {PLAIN}),
+        (VFS, ', "managed": "no"', {"driver": "new_vfio_pci", "plain": VFS}, set()),
         (VFS, "", {"driver": "nvidia", "migration_drivers": dict.fromkeys(VFS, "")}, {PLAIN}),
         (VFS, "", {"driver": "nvidia", "migration_drivers": dict.fromkeys(VFS, ""), "plain": VFS}, {PLAIN}),
         (VFS, "", {"driver": "nvidia", "migration_drivers": dict.fromkeys(VFS[1:], "")}, set()),

@@ -143,12 +143,14 @@ OTHERS = "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n"
     ("driver", "alias", "rebound", "plain"),
     [
         ("vfio-pci", VARIANT, True, False),
-        ("vfio-pci", OTHERS, False, False),
+        ("vfio-pci", OTHERS, False, True),
         ("vfio-pci", None, True, False),
         ("mlx5_core", VARIANT, False, False),
         ("mlx5_core", OTHERS, False, True),
         ("mlx5_core", None, False, False),
-        ("mlx5_vfio_pci", OTHERS, False, False),
+        ("mlx5_vfio_pci", VARIANT, False, False),
+        ("mlx5_vfio_pci", OTHERS, False, True),
+        ("mlx5_vfio_pci", None, False, False),
         ("", OTHERS, False, True),
     ],
 )
