@@ -266,9 +266,10 @@ def has_taken_over(
     """Whether the candidate has what `old` was here, of an instance that is on another host now.
 
     The candidate must have all of `old` that is in this host's tree. Of the rest, the instance must still
-    have what the candidate does not have. Whether the candidate is a migration at all, `is_migration` tells.
+    have what the candidate does not have, unless it was deleted there and has nothing. Whether the candidate
+    is a migration at all, `is_migration` tells.
     """
-    if not has_left(instance.allocations, is_own):
+    if any(map(is_own, instance.allocations)):
         return False
     rest = {
         uuid: {
@@ -281,7 +282,8 @@ def has_taken_over(
     old_keys = {(uuid, name) for uuid, amounts in old.items() for name in amounts}
     candidate_keys = {(uuid, name) for uuid, amounts in candidate.allocations.items() for name in amounts}
     return candidate_keys <= old_keys and all(
-        not is_own(uuid) and instance.allocations.get(uuid, {}).get(name) == amount
+        not is_own(uuid)
+        and (not instance.allocations or instance.allocations.get(uuid, {}).get(name) == amount)
         for uuid, amounts in rest.items()
         for name, amount in amounts.items()
     )

@@ -281,6 +281,12 @@ class ClaimOperations:
 
     def drop(self, consumer: str, reason: str) -> None:
         """See `ResourceTracker.drop_claim`."""
+        try:
+            move = self._linker.link_leaving(self._register.claims()[consumer], deleted=True)
+        except errors.ClaimConflict:
+            move = None  # it is not certain that one of them holds its place
+        if move is not None:
+            raise moving_conflict(move)
         self._register.step_claim(ClaimStep.RELEASE, consumer, detail=reason)
         withdraw(self._context, self._register.claims()[consumer])
         self._register.step_claim(ClaimStep.GONE, consumer)

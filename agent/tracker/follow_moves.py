@@ -59,6 +59,13 @@ class LeftPlaces:
         """Whether the instance has resources, and none on this host's own providers."""
         return ownership.has_left(instance.allocations, self._context.register.host.is_own)
 
+    def instance_of(self, place: Claim) -> ConsumerAllocations:
+        """What the place's instance has; where that is nothing, its owner is that of the claim."""
+        held = self._client.allocations_of(place.consumer)
+        if held.allocations:
+            return held
+        return replace(held, project_id=place.request.project_id, user_id=place.request.user_id)
+
     def own_part(self, allocations: Allocations) -> Allocations:
         """The part of these allocations that is on this host's own providers."""
         host = self._context.register.host
@@ -358,14 +365,15 @@ class MigrationLinker:
                 migration=migration,
             )
 
-    def link_leaving(self, claim: Claim) -> Move | None:
+    def link_leaving(self, claim: Claim, *, deleted: bool = False) -> Move | None:
         """Link a claim to be removed, whose instance lives elsewhere, to the migration that holds its part.
 
-        None: no consumer holds it. The caller has the instance's turn. Raises ClaimConflict where it is not
-        certain which migration it is: then the claim stays as it is; PlacementError, StateError.
+        `deleted`: or was deleted there before this host looked. None: no consumer holds its part. The caller
+        has the instance's turn. Raises ClaimConflict where it is not certain which migration it is: then the
+        claim stays as it is; PlacementError, StateError.
         """
-        held = self._client.allocations_of(claim.consumer)
-        if not self._places.has_left(held):
+        held = self._places.instance_of(claim)
+        if not (self._places.has_left(held) or (deleted and not held.allocations)):
             return None  # no consumer can have taken it over
         self._places.read_holders([claim])
         lookalikes = self._places.lookalikes(claim, held)
@@ -544,7 +552,7 @@ class MigrationLinker:
             place = move.old if move is not None else claim
             if place is None or self._is_moving(migration):
                 return None
-            held, other = self._client.allocations_of(instance), self._client.allocations_of(migration)
+            held, other = self._places.instance_of(place), self._client.allocations_of(migration)
             taken, handed = self._places.taken(place, held, other, judge), other.allocations
             if taken is None and in_part:
                 taken = self._places.taken_in_part(place, held, other)

@@ -365,7 +365,8 @@ class ResourceTracker:
     def drop_claim(self, consumer: str, reason: str) -> None:
         """Release a claim that an audit found leaked; `reason` goes into the history.
 
-        The caller has the consumer's turn. Raises PlacementError, StateError.
+        The caller has the consumer's turn. Raises ClaimConflict where a migration holds its place, and has
+        the claim then: its instance was deleted in a move; PlacementError, StateError.
         """
         self._claims.drop(consumer, reason)
 

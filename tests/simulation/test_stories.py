@@ -819,6 +819,27 @@ def test_a_guest_is_claimed_for_beside_a_migration_that_may_be_one_of_its_own() 
         assert a.claim_of("web1") is not None and a.claim_of("web3") is None
 
 
+def test_a_move_that_its_destination_forgot_and_whose_instance_was_released_there_ends_at_the_source() -> (
+    None
+):
+    """The source has not looked before: its audit sees a claim without an allocation, and keeps it."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **WEB).granted
+        given = units(story, "a", "web1")
+        assert b.begins_move("web1", "move1", "cold_migrate", **WEB).granted
+        b.dies()
+        b.loses_disk()
+        b.starts()
+        assert b.claims("web1", **WEB).granted
+        assert b.releases("web1").granted
+        story.comes_to_rest()
+        assert units(story, "a", "move1") == given
+        assert a.confirms("move1").granted
+        story.comes_to_rest()
+        assert not story.held("move1")
+
+
 def test_what_a_guest_uses_after_a_revert_at_both_hosts_is_not_offered() -> None:
     """The destination waits for its guest to go; meanwhile the source takes the instance back."""
     with Story() as story:

@@ -46,7 +46,10 @@ class LeakedClaim(FindingKind):
     name = "leaked claim"
     rows = (
         TableRow(
-            "A claim whose guest and whose allocation are both gone.", "The agent releases the claim.", "yes"
+            "A claim whose guest and whose allocation are both gone.",
+            "The agent releases the claim; or its migration gets it, where one alone holds its place: the "
+            "instance was deleted in a move.",
+            "yes",
         ),
     )
 

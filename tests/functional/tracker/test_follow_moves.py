@@ -577,6 +577,33 @@ def test_a_claim_that_lost_its_allocation_may_be_leaked_only_once_its_guest_has_
     assert claimed.a.tracker.emptied == {INSTANCE}
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["leaked", "named by an operator"])
+def test_a_claim_whose_instance_was_deleted_in_a_move_is_its_migrations(
+    claimed: World, *, named: bool
+) -> None:
+    """The destination has lost its journal; the source has not looked, and its audit finds a leaked claim."""
+    units = claimed.a.tracker.claims()[INSTANCE].units
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.raw.delete_allocations(INSTANCE)
+    if not named:
+        with pytest.raises(ClaimConflict, match=f"is moving.*{MIGRATION}"):
+            claimed.a.tracker.drop_claim(INSTANCE, "audit: leaked claim")
+        claims = claimed.a.tracker.claims()
+        assert {consumer: claim.units for consumer, claim in claims.items()} == {MIGRATION: units}
+    claimed.a.tracker.confirm_move(MIGRATION, instance=INSTANCE if named else None)
+    assert claimed.a.tracker.claims() == {} == claimed.placed_all()
+
+
+def test_a_leaked_claim_is_dropped_where_several_migrations_may_hold_its_place(world: World) -> None:
+    """The audit tells of each of them; nothing says which was that of the instance that was deleted."""
+    for instance, migration in ((INSTANCE, MIGRATION), (OTHER, OTHER_MIGRATION)):
+        world.a.tracker.claim(asks(instance, **SMALL))
+        world.b.tracker.begin_move(asks(instance, **SMALL), MoveKind.COLD_MIGRATE, migration)
+    world.raw.delete_allocations(INSTANCE)
+    world.a.tracker.drop_claim(INSTANCE, "audit: leaked claim")
+    assert world.a.tracker.claims().keys() == {OTHER}
+
+
 @pytest.mark.parametrize("version", ["1.37", "1.39"], ids=["untyped", "typed"])
 def test_a_guest_whose_move_is_reverted_while_the_source_looks_has_not_moved_away(
     placement: Placement, tmp_path: Path, version: str
