@@ -44,6 +44,9 @@ PORTS = frozenset({"SRIOV_NET_VF", VDPA_CLASS})
 MIGRATION_DRIVER_PREFIX = "CUSTOM_VFIO_DRIVER_"
 """How the trait begins that names the driver of VFIO which migrates the functions of a card."""
 
+DRIVER_IN_USE_PREFIX = "CUSTOM_VFIO_IN_USE_"
+"""How the traits begin that name the drivers of VFIO of the functions that guests have of a mixed card."""
+
 PLAIN_VFIO, PLAIN_VFIO_TRAIT = "vfio-pci", f"{MIGRATION_DRIVER_PREFIX}VFIO_PCI"
 """VFIO's own driver, which migrates nothing; the trait of a card whose free functions guests get under it."""
 

@@ -11,7 +11,8 @@ cards in Placement. Where one of the two sides does not tell, the migration begi
 whose driver migrates it at the source does not go to one that stays under VFIO's plain driver, which takes
 over no state. A port that does not migrate at the source may go there, since it is detached; another device
 is refused. Of a card whose functions have several drivers, this host chooses only those that may take the
-state over; no trait tells which they are.
+state over; no trait tells which they are. At the source, such a card tells the drivers of all functions that
+guests have.
 
 Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (live migration of PCI devices),
 https://docs.openstack.org/nova/latest/admin/virtual-gpu.html (live migration of mediated devices).
@@ -25,6 +26,7 @@ from agent.claims.claim import Claim, Fit
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.request import ClaimRequest, is_device_group
 from agent.device_names import (
+    DRIVER_IN_USE_PREFIX,
     LIVE_MIGRATABLE,
     MIGRATION_DRIVER_PREFIX,
     PLAIN_VFIO_TRAIT,
@@ -43,6 +45,13 @@ _PCI_TYPES = frozenset(TYPES.values())
 
 SourceTraits = Mapping[str, frozenset[str]]
 """{resource class: traits of the cards on which the guest has it at the source}"""
+
+
+def traits_of_guests(card: frozenset[str]) -> frozenset[str]:
+    """The traits of a card at the source; where it tells the drivers of VFIO in use, with these alone."""
+    used = {each for each in card if each.startswith(DRIVER_IN_USE_PREFIX)}
+    drivers = (MIGRATION_DRIVER_PREFIX + each.removeprefix(DRIVER_IN_USE_PREFIX) for each in used)
+    return (card - used - {PLAIN_VFIO_TRAIT}).union(drivers) if used else card
 
 
 def classes_to_compare(request: ClaimRequest, host: ProviderIndex) -> frozenset[str]:
@@ -105,14 +114,17 @@ def with_source(
 
 
 def unlike_units(at_source: SourceTraits, host: ProviderIndex) -> frozenset[str]:
-    """The exact units of this host under another driver of VFIO than the one that migrates at the source."""
+    """The exact units of this host under another driver of VFIO than those that migrate at the source.
+
+    Where the guest may have plain ones there, too, they are not refused, but come last.
+    """
     return frozenset(
         unit
         for name, traits in at_source.items()
-        if migration_drivers(traits)
+        if (wanted := migration_drivers(traits))
         for card in host.by_class.get(name, ())
         for unit, driver in host.unit_drivers.get(card.uuid, {}).items()
-        if driver not in traits
+        if driver not in wanted
     )
 
 

@@ -341,7 +341,9 @@ class MoveAttempt:
                 if name in amounts and not host.is_own(uuid)
             }
             found[name] = frozenset().union(
-                *(self._context.client.provider_traits(uuid) for uuid in sorted(cards))
+                *map(
+                    live_migratable.traits_of_guests, map(self._context.client.provider_traits, sorted(cards))
+                )
             )
         return found
 

@@ -474,10 +474,14 @@ def migration_traits(
     ):
         traits |= {device_names.LIVE_MIGRATABLE} if drivers else set()
         traits |= {device_names.driver_trait(driver) for driver in drivers if driver}
-    known = _unit_drivers(context, offered)
-    free = {each.address for each, _ in given} - context.held
-    if free and {known.get(address) for address in free} == {device_names.PLAIN_VFIO_TRAIT}:
-        traits.add(device_names.PLAIN_VFIO_TRAIT)
+    known, plain = _unit_drivers(context, offered), device_names.PLAIN_VFIO_TRAIT
+    addresses = frozenset(each.address for each, _ in given)
+    if {known.get(address) for address in addresses - context.held} == {plain}:
+        traits.add(plain)
+    in_use = {known.get(address, "") for address in addresses & context.held}
+    if device_names.LIVE_MIGRATABLE not in traits and "" not in in_use and in_use - {plain}:
+        prefixes = device_names.MIGRATION_DRIVER_PREFIX, device_names.DRIVER_IN_USE_PREFIX
+        traits |= {driver.replace(*prefixes) for driver in in_use}
     has_vgpus |= bool(mdev_specs_of(context.card, context.settings.mdevs))
     has_vgpus |= any(_vgpu_spec(context, function) for function, _ in offered)
     if has_vgpus and context.facts.vgpu_branch and context.card.device.vendor_id == "10de":
@@ -495,14 +499,14 @@ def _migration_driver(context: CardContext, function: PciDevice, spec: DeviceSpe
 
 
 def _unit_drivers(context: CardContext, offered: OfferedFunctions) -> Mapping[str, str]:
-    """{free virtual function: trait of the driver of VFIO under which a guest gets it}, where it is known.
+    """{virtual function: trait of the driver of VFIO under which a guest has or gets it}, where it is known.
 
     One under a driver that takes over no state has the trait of the plain one.
     """
     drivers = {}
     for function, spec in offered:
         address = function.address
-        if function.physical_function is None or address in context.held | context.card.vdpa.keys():
+        if function.physical_function is None or address in context.card.vdpa:
             continue
         driver = _migration_driver(context, function, spec)
         if _is_stateless(context, function, spec):

@@ -350,7 +350,9 @@ def show_functions(host: GatedHost, driver: Recorded, *bound: str, said: str = "
         for card in FACTS["vfs"].cards
     )
     specs = parse_device_specs((NIC_SPEC % said,))
-    driver.settings = ModelSettings("node2", HostSettings(), DeviceSettings(specs))
+    root = host.world.agent._tracker.view.host.root
+    assert root is not None
+    driver.settings = ModelSettings(root.name, HostSettings(), DeviceSettings(specs))
     driver.facts = replace(FACTS["vfs"], cards=cards, **facts)
     host.world.agent._reconciler.replace_driver(driver)
     host.world.agent.reconcile("recorded devices")
@@ -548,6 +550,59 @@ def test_a_live_migration_takes_of_a_card_with_two_drivers_a_function_of_the_sou
         "on node2_net_enp65s0, which has pds_vfio_pci."
     ) in refused.value.message
     assert other.held(vm.uuid) == {}
+
+
+def test_a_guest_on_a_mixed_card_goes_only_where_the_drivers_in_use_can_take_it(
+    host: GatedHost, other: GatedHost
+) -> None:
+    """Placement tells no unit: the source's card tells the drivers of all functions that its guests have."""
+    name, here, there = "SRIOV_NET_VF", Recorded(), Recorded()
+    mlx5, plain = "mlx5_vfio_pci", "vfio-pci"
+
+    def show(which: GatedHost, driver: Recorded, *bound: str) -> None:
+        known = {unit: each for unit, each in zip(VFS, bound, strict=True) if each != plain}
+        show_functions(which, driver, *bound, migration_drivers=known)
+
+    def starts(unit: str) -> Claim:
+        groups = RequestGroup("", {"VCPU": 1, "MEMORY_MB": 512}), RequestGroup("_1", {name: 1})
+        request = ClaimRequest(str(uuid4()), groups)
+        host.world.operations.claim(request)
+        assert taken(host, request.consumer) == {unit}
+        here.xml = (*here.xml, domain(request.consumer, vcpus=1, memory_mb=512, devices=pci(unit)))
+        host.world.agent.reconcile("a guest started")
+        claim = host.world.agent._tracker.claim_of(request.consumer)
+        assert claim is not None
+        return claim
+
+    def goes(claim: Claim) -> set[str]:
+        migration = str(uuid4())
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration, claim.request)
+        units = taken(other, claim.consumer)
+        other.world.operations.revert_move(migration, None)
+        return units
+
+    show(host, here, mlx5, plain, plain, mlx5)
+    first = starts(VFS[0])
+    show(other, there, plain, plain, plain, plain)
+    with pytest.raises(Refused) as refused:
+        goes(first)
+    both = "mlx5_vfio_pci at the source, and this host has vfio_pci (or one that does not migrate it)."
+    assert f"its {name} is under the driver of VFIO {both}" in refused.value.message
+    assert other.held(first.consumer) == {}
+    show(other, there, plain, plain, mlx5, plain)
+    assert goes(first) == {VFS[2]}
+    # Once guests have functions of both kinds, nothing tells which guest has which.
+    second = starts(VFS[1])
+    for claim in (first, second):
+        assert goes(claim) == {VFS[2]}, "preferred, for it can take over the state of either"
+    show(other, there, plain, plain, plain, plain)
+    for claim in (first, second):
+        assert len(goes(claim)) == 1
+    # What the kernel says does not migrate, and the operator's word, are no driver that migrates.
+    show(host, here, mlx5, plain, plain, mlx5)
+    here.xml = here.xml[1:]
+    host.world.agent.reconcile("the first guest ended")
+    assert len(goes(second)) == 1
 
 
 def test_a_migration_that_fails_is_reverted_and_may_be_tried_again(host: GatedHost, other: GatedHost) -> None:

@@ -19,6 +19,7 @@ from agent.moves.live_migratable import (
     check_live_migratable,
     check_source,
     classes_to_compare,
+    traits_of_guests,
     unlike_units,
     with_source,
 )
@@ -158,6 +159,7 @@ def test_a_function_goes_only_to_one_under_the_same_driver(
 
 
 PLAIN = "CUSTOM_VFIO_DRIVER_VFIO_PCI"
+USED, USED_PLAIN = (f"CUSTOM_VFIO_IN_USE_{each}" for each in ("MLX5_VFIO_PCI", "VFIO_PCI"))
 OTHER_CARD = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c01"
 
 
@@ -225,15 +227,18 @@ def test_a_function_that_migrates_does_not_go_to_one_under_plain_vfio(
         (set(), PLAIN, False),
         ({PLAIN}, PLAIN, False),
         ({PLAIN}, XE, False),
-        ({MLX5, PLAIN}, PLAIN, False),
+        ({MLX5, PLAIN}, PLAIN, None),
         ({MLX5, PLAIN}, XE, True),
     ],
 )
 @pytest.mark.parametrize("second", [MLX5, None])
 def test_on_a_mixed_card_a_function_that_migrates_goes_to_one_of_its_driver(
-    name: str, source: set[str], first: str, avoided: bool, second: str | None
+    name: str, source: set[str], first: str, avoided: bool | None, second: str | None
 ) -> None:
-    """The destination knows which function is which; one whose driver is not known may do."""
+    """The destination knows which function is which; one whose driver is not known may do.
+
+    Where some of the guest's may be plain, too, those that migrate come first (None), and others may do.
+    """
     drivers = {UNITS[0]: first} | ({UNITS[1]: second} if second else {})
     card = Provider(
         CARD, "card", None, {name: Inventory(2)}, frozenset({MLX5, XE} if first == XE and second else ())
@@ -248,7 +253,7 @@ def test_on_a_mixed_card_a_function_that_migrates_goes_to_one_of_its_driver(
     check_source(request, at_source, host)
     _, group = with_source(request, at_source, host)[0].groups
     assert group.required == ((frozenset({MLX5, XE} & source),) if card.traits and MLX5 in source else ())
-    assert unlike_units(at_source, host) == (set(UNITS[:1]) if avoided else set())
+    assert unlike_units(at_source, host) == (set() if avoided is False else set(UNITS[:1]))
     check_chosen(request, chosen_on(CARD, name, *UNITS[1:]), at_source, host)
     for units in (UNITS[:1], UNITS):
         if not avoided:
@@ -262,6 +267,22 @@ def test_on_a_mixed_card_a_function_that_migrates_goes_to_one_of_its_driver(
             f"its {name} is under the driver of VFIO {drivers_there} at the source, and what is free here is "
             f"on card, which has {here}."
         ) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("card", "of_guests"),
+    [
+        ({TYPE, MLX5}, {TYPE, MLX5}),
+        ({TYPE, PLAIN}, {TYPE, PLAIN}),
+        ({TYPE, USED}, {TYPE, MLX5}),
+        ({TYPE, USED, PLAIN}, {TYPE, MLX5}),
+        ({TYPE, USED, USED_PLAIN}, {TYPE, MLX5, PLAIN}),
+        ({TYPE, USED, LIVE_MIGRATABLE}, {TYPE, MLX5, LIVE_MIGRATABLE}),
+    ],
+)
+def test_of_a_mixed_card_at_the_source_the_drivers_in_use_count(card: set[str], of_guests: set[str]) -> None:
+    """Those of its free functions say nothing of a guest that it has."""
+    assert traits_of_guests(frozenset(card)) == of_guests
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ from drivers.libvirt.xml import DomainCapabilities, MediatedDevice, PciDevice, V
 
 def apart_from_units(provider: DescribedProvider) -> DescribedProvider:
     inventories = {name: replace(each, reserved=0) for name, each in provider.inventories.items()}
-    return replace(provider, inventories=inventories, units={}, to_make={})
+    return replace(provider, inventories=inventories, units={}, unit_drivers={}, to_make={})
 
 
 def test_a_recorded_hosts_devices() -> None:
@@ -289,10 +289,10 @@ def test_before_libvirt_10_a_function_with_a_vgpu_stays_under_its_vendors_driver
         ((), (), ()),
     ],
 )
-def test_the_driver_of_each_free_function_of_a_card(
+def test_the_driver_of_each_function_of_a_card(
     plain: tuple[str, ...], held: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
-    """Plain ones beside others under a driver that migrates; those that a guest has are given to no other."""
+    """Plain ones beside others under a driver that migrates."""
     card = cards("vfs")[NIC0]
     vfs = tuple(replace(vf, driver="vfio-pci" if vf.address in plain else "mlx5_vfio_pci") for vf in card.vfs)
     drivers = dict.fromkeys((each for each in VFS if each not in plain), "mlx5_vfio_pci")
@@ -300,10 +300,46 @@ def test_the_driver_of_each_free_function_of_a_card(
     settings = DeviceSettings(parse_device_specs(('{"vendor_id": "8086", "product_id": "10ca"}',)))
     (provider,) = describe_cards(card_contexts(known, settings, frozenset(held)), "node1", under_cells)
     free = {*VFS} - {*held}
-    assert provider.unit_drivers == {each: PLAIN if each in expected else MLX5 for each in free}
+    assert provider.unit_drivers == {each: PLAIN if each in plain else MLX5 for each in VFS}
     told = {trait for trait in provider.traits if "MIGRATABLE" in trait or "VFIO_DRIVER" in trait}
     mixed = set() if plain else {"HW_PCI_LIVE_MIGRATABLE", MLX5}
     assert told == ({PLAIN} if {*plain} >= free and expected else mixed)
+
+
+USED, USED_PLAIN = (f"CUSTOM_VFIO_IN_USE_{name}" for name in ("MLX5_VFIO_PCI", "VFIO_PCI"))
+
+
+@pytest.mark.parametrize(
+    ("bound", "held", "facts", "said", "expected"),
+    [
+        ("mlx5", "0", {}, "", set()),
+        ("plain", "0", {}, "", set()),
+        ("mixed", "", {}, "", set()),
+        ("mixed", "0", {}, "", {USED}),
+        ("mixed", "03", {}, "", {USED}),
+        ("mixed", "1", {}, "", set()),
+        ("mixed", "01", {}, "", {USED, USED_PLAIN}),
+        ("mixed", "0", {"migration_drivers": {VFS[0]: ""}}, "", set()),
+        ("mixed", "0", {"migration_drivers": {}}, "", set()),
+        ("mixed", "0", {}, ', "live_migratable": "no"', set()),
+        ("mixed", "01", {"rebound": frozenset(VFS[1:2])}, "", set()),
+    ],
+)
+def test_a_mixed_card_tells_the_drivers_of_the_functions_that_guests_have(
+    bound: str, held: str, facts: dict[str, Any], said: str, expected: set[str]
+) -> None:
+    """Placement does not tell the unit of a guest. Nothing is told where one of the drivers is not known."""
+    drivers = {"mlx5": "mmmm", "plain": "pppp", "mixed": "mppm"}[bound]
+    names = {"m": "mlx5_vfio_pci", "p": "vfio-pci"}
+    card = cards("vfs")[NIC0]
+    of_unit = {unit: names[each] for unit, each in zip(VFS, drivers, strict=True)}
+    vfs = tuple(replace(vf, driver=of_unit[vf.address]) for vf in card.vfs)
+    known = {unit: each for unit, each in of_unit.items() if each != "vfio-pci"}
+    read = DeviceFacts((replace(card, vfs=vfs),), **{"migration_drivers": known, **facts})
+    settings = DeviceSettings(parse_device_specs((f'{{"vendor_id": "8086", "product_id": "10ca"{said}}}',)))
+    in_guests = frozenset(VFS[int(number)] for number in held)
+    (provider,) = describe_cards(card_contexts(read, settings, in_guests), "node1", under_cells)
+    assert {trait for trait in provider.traits if "IN_USE" in trait} == expected
 
 
 def test_a_whole_card_under_plain_vfio_says_nothing_of_it() -> None:
