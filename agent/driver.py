@@ -405,10 +405,11 @@ class HostDevice:
     itself included. `reset_methods` is None where the kernel does not tell them. `cell` is its NUMA cell,
     None without affinity, and `near_cell` the nearest cell that has CPUs. `vfs` are its virtual functions,
     and `vfs_in_guests` those that a driver of VFIO has. `migration_driver` is the kernel's driver of VFIO
-    that can migrate it, None where there is none or where that is unknown. `own_file` is the file below
-    /dev/vfio/devices by which iommufd opens it, empty where VFIO has none; with `iommufd` the kernel has
-    /dev/iommu. `cc_mode` is a key of `agent.device_names.CC_MODES`, None where it cannot be read. `openers`
-    are clauses on the programs that have it open over VFIO, as far as they were looked for.
+    that can migrate it, None where there is none or where that is unknown; `becomes_plain`: where the domain
+    has managed='yes', the hypervisor binds VFIO's plain driver to it, as far as that is known. `own_file` is
+    the file below /dev/vfio/devices by which iommufd opens it, empty where VFIO has none; with `iommufd` the
+    kernel has /dev/iommu. `cc_mode` is a key of `agent.device_names.CC_MODES`, None where it cannot be read.
+    `openers` are clauses on the programs that have it open over VFIO, as far as they were looked for.
     """
 
     address: str
@@ -428,6 +429,7 @@ class HostDevice:
     iommufd: bool = False
     cc_mode: str | None = None
     openers: tuple[str, ...] = ()
+    becomes_plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def check_device(
         yield from _ways(device, asked=passed.iommufd)
         yield _reset(device)
         yield _cell(device)
-        yield _migration(device)
+        yield _migration(device, managed=passed.managed)
     if device.cc_mode is not None:
         yield good(
             "cc mode",
@@ -283,8 +283,16 @@ def _cell(device: HostDevice) -> DoctorCheck:
     )
 
 
-def _migration(device: HostDevice) -> DoctorCheck:
+def _migration(device: HostDevice, *, managed: bool) -> DoctorCheck:
     name, address = "migration", device.address
+    if device.migration_driver and managed and device.becomes_plain:
+        return warning(
+            name,
+            f"With managed='yes', this libvirt binds vfio-pci to {address}, which does not migrate it; "
+            f"{device.migration_driver} could.",
+            f"Bind {device.migration_driver} to it at boot (driver_overrides), and write managed='no' into "
+            'the domain and "managed": "no" into its [pci] device_spec.',
+        )
     if device.migration_driver:
         return good(
             name, f"A guest with {address} can be migrated live, with the driver {device.migration_driver}."

@@ -644,6 +644,7 @@ def examine_device(
                 if not guest.is_off
                 for unit in guest.units
             }
+            device = driver.host_device(address)  # now with what the hypervisor is known to do with it
         except errors.DriverError as error:
             yield warning(
                 "guests",

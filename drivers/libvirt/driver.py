@@ -240,7 +240,12 @@ class LibvirtDriver(Driver):
 
     def host_device(self, address: str) -> HostDevice | None:
         """See `Driver`."""
-        return self._sysfs.read(address)
+        device, model = self._sysfs.read(address), self._model
+        if device is None or model is None:
+            return device
+        # One with a vGPU of a vendor's own driver of VFIO keeps that driver.
+        plain = model.devices.plain - model.devices.vgpu_types.keys()
+        return changed(device, becomes_plain=device.address in plain)
 
     def passed_devices(self, xml: str) -> tuple[PassedDevice, ...]:
         """See `Driver`."""

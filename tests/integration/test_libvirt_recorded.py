@@ -1,9 +1,11 @@
 """The devices of recorded hosts, as the driver describes them over libvirt's own test driver."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import libvirt
 import pytest
 from kits.libvirt_node import recorded_devices, recorded_domain, recorded_sysfs, write_node
 from kits.pci_tree import PciTree
@@ -246,6 +248,38 @@ def test_a_type_whose_class_was_named_brings_its_holders_along(hosts: Hosts) -> 
     (move,) = moves(driver, name, name)
     assert (move.moved_resources, move.becomes) == ({"VGPU": 16}, {"VGPU": "CUSTOM_VDESK"})
     assert move.consumers == {guests(driver)["vm-mdev"].uuid: {"VGPU": 1}}
+
+
+@pytest.mark.parametrize(
+    ("version", "alias", "plain"),
+    [
+        (9_000_000, "mlx5_vfio_pci", True),
+        (10_000_000, "mlx5_vfio_pci", False),
+        (11_003_000, "vfio_pci", True),
+        (0, "mlx5_vfio_pci", False),
+    ],
+)
+def test_the_driver_that_a_function_gets_follows_from_the_version_of_libvirt(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, alias: str, plain: bool
+) -> None:
+    """`plimsoll doctor --device` reads the guests first. The test driver has no version of its own."""
+    tree, function = PciTree(tmp_path / "root"), "0000:41:10.0"
+    tree.add("0000:41:00.0")
+    tree.add(function, "igbvf", 1, pf="0000:41:00.0", modalias="pci:v00008086d000010CAsv0sd0bc02sc00i00")
+    folder = tree.modules / os.uname().release
+    folder.mkdir()
+    (folder / "modules.alias").write_text(f"alias vfio_pci:v00008086d*sv*sd*bc*sc*i* {alias}\n")
+    monkeypatch.setattr("drivers.libvirt.driver.MODULES", tree.modules)
+    if version:
+        monkeypatch.setattr(libvirt.virConnect, "getType", lambda _: "QEMU")
+        monkeypatch.setattr(libvirt.virConnect, "getLibVersion", lambda _: version)
+    driver = hosts("vfs", sysfs_path=str(tree.sys), full_connection=False)
+    before = driver.host_device(function)
+    assert before is not None and not before.becomes_plain, "nothing was asked of libvirt"
+    driver.guests()
+    device = driver.host_device(function)
+    assert device is not None and device.becomes_plain is plain
+    assert device.migration_driver == (alias if alias == "mlx5_vfio_pci" else None)
 
 
 def test_what_root_reads_of_a_card_reaches_the_audit_and_the_status(

@@ -129,6 +129,7 @@ def test_a_card_with_virtual_functions_of_guests() -> None:
         (replace(READY, cell=2, near_cell=1), "cell"),
         (replace(READY, cell=2, near_cell=None), "cell"),
         (replace(READY, migration_driver=None), "migration"),
+        (replace(READY, becomes_plain=True), "migration"),
     ],
 )
 def test_what_a_guest_starts_with_all_the_same_is_a_warning(device: HostDevice, name: str) -> None:
@@ -152,6 +153,14 @@ def test_what_a_guest_starts_with_all_the_same_is_a_warning(device: HostDevice, 
 def test_by_which_interface_a_guest_can_get_it(device: HostDevice, sentence: str | None) -> None:
     checks = {each.name: each.sentence for each in check_device(PassedDevice(GPU, True, device), {})}
     assert checks.get("interface") is None if sentence is None else sentence in checks["interface"]
+
+
+def test_a_driver_that_libvirt_replaces_migrates_only_what_libvirt_does_not_bind() -> None:
+    replaced = replace(READY, becomes_plain=True)
+    checks = {each.name: each for each in check_device(PassedDevice(GPU, True, replaced), {})}
+    told = f"With managed='yes', this libvirt binds vfio-pci to {GPU}, which does not migrate it; x_vfio_pci "
+    assert told in checks["migration"].sentence
+    assert verdicts(replaced, managed=False) == {}
 
 
 @pytest.mark.parametrize("mode", ["on", "devtools", "off", None])
