@@ -10,12 +10,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import partial
+from itertools import chain, combinations, permutations, product
+from typing import Any, NamedTuple, TypeVar
 
 from simulation.machine import POOL, Host, SimGuest
 from simulation.network import Network, Write
 from simulation.tasks import Scheduler
 
+T = TypeVar("T")
 Amounts = Mapping[str, int]
 Column = dict[tuple[str, str], Counter[str]]
 """{(provider uuid, class): {party: amount}}"""
@@ -147,14 +150,16 @@ class Oracle:
         first = self.clones.get(write.author)
         return first is not None and write.at - self.hosts[first].answered_at < UNANSWERED_S
 
+    def _providers_of(self, host: Host) -> set[str]:
+        return {uuid for uuid, each in self.network.model.providers.items() if each.root_uuid == host.uuid}
+
     def _guest_is_gone(self, host: Host, migration: str) -> None:
         """A control plane's migration holds a guest's place until that has left, or has its own again.
 
         A place that an audit gave it on its own is none: two guesses in a row are one. A guest that came
         since the agent listed the guests last is not known to it yet.
         """
-        mine = {uuid for uuid, each in self.network.model.providers.items() if each.root_uuid == host.uuid}
-        instance = self.party(migration)
+        instance, mine = self.party(migration), self._providers_of(host)
         guest = host.guests.get(instance)
         if guest is None or guest.since >= host.listed_at:
             return
@@ -297,8 +302,10 @@ class Oracle:
                     claimed
                     and sum(need.values()) - shared[uuid, name] > capacity
                     and host.changed_at <= known_at
-                    and not self._is_held_for_another(host, rows, (uuid, name), capacity, known_at)
                 ):
+                    ask = partial(self._needed, host, rows, (uuid, name), known_at)
+                    if any(needed <= capacity for needed in self._each_way(host, rows, ask)):
+                        continue
                     parts = ", ".join(f"{self.name(who)} {amount}" for who, amount in sorted(need.items()))
                     raise Violation(
                         "free is what no column needs",
@@ -307,28 +314,10 @@ class Oracle:
                         f"after a claim for {', '.join(map(self.name, claimed))}",
                     )
 
-    def _is_held_for_another(
-        self, host: Host, rows: Mapping[str, Row], slot: tuple[str, str], capacity: float, known_at: float
-    ) -> bool:
-        """Whether all fits if a control plane's migration is that of another guest whose instance left.
-
-        It has just what that guest uses, so no agent can know which of the two it is, and one of them it is.
-        """
-        held = {consumer: _own(allocations) for consumer, allocations in self.network.holdings().items()}
-        here = {uuid for uuid, each in self.network.model.providers.items() if each.root_uuid == host.uuid}
-        for migration, instance in tuple(self.party_of.items()):
-            if migration in (instance, *rows) or not held.get(migration, {}).keys() & here:
-                continue
-            for uuid, guest in host.guests.items():
-                left = held.get(uuid) and not held[uuid].keys() & here
-                if not left or _sum(held[migration]) != Counter(guest.resources):
-                    continue
-                self.party_of[migration] = uuid
-                need = self._needs(host, rows, here, known_at).get(slot, {})
-                self.party_of[migration] = instance
-                if sum(need.values()) - self._shared_units(host, rows)[slot] <= capacity:
-                    return True
-        return False
+    def _needed(self, host: Host, rows: Mapping[str, Row], slot: tuple[str, str], known_at: float) -> int:
+        """What all need of a class of a provider, each exact unit once."""
+        need = self._needs(host, rows, self._providers_of(host), known_at).get(slot, {})
+        return sum(need.values()) - self._shared_units(host, rows)[slot]
 
     @staticmethod
     def _with_reserved(host: Host, rows: Mapping[str, Row]) -> dict[str, Row]:
@@ -825,22 +814,75 @@ class Oracle:
 
     def _nothing_needed_is_offered(self, host: Host, rows: Mapping[str, Row]) -> None:
         """What is claimed or used beyond what is held for it is reserved: no scheduler is offered it."""
-        model = self.network.model
-        mine = {uuid for uuid, each in model.providers.items() if each.root_uuid == host.uuid}
+        wrong = []
+        for violation in self._each_way(host, rows, partial(self._misoffered, host, rows)):
+            if violation is None:
+                return
+            wrong.append(violation)
+        raise wrong[0]
+
+    def _each_way(self, host: Host, rows: Mapping[str, Row], ask: Callable[[], T]) -> Iterator[T]:
+        """What `ask` says with the migrations as they are, and as they may be for all that the host can know.
+
+        Of migrations that look alike the sum counts, and Placement does not say whose each of them is. One
+        without a claim may be that of any instance that lives elsewhere and needs as much of each class here,
+        but for disks, which drivers need not see. Each of these has one as long as there are any. Those that
+        are left over are nobody's where their instance is here, "beside a place of the instance's own it is
+        another instance's" (docs/moves.md), or needs other CPUs or memory: to offer what its guest uses were
+        a guess, which frees nothing.
+        """
+        yield ask()
+        mine, held = self._providers_of(host), self.network.holdings()
+        places = {
+            who: _sum({uuid: held[who][uuid] for uuid in held.get(who, {}).keys() & mine})
+            for who in sorted(self.party_of.keys() - rows.keys())
+        }
+        left = {
+            who: self._total(rows, who) | Counter(host.guests[who].resources if who in host.guests else {})
+            for who in sorted({*rows, *host.guests} - self.party_of.keys())
+            if self._lives_elsewhere(host, who)
+        }
+        for amounts in (*places.values(), *left.values()):
+            del amounts["DISK_GB"]
+        spare = {
+            migration: migration
+            for migration, place in places.items()
+            if any(
+                place[name] != left.get(self.party(migration), Counter())[name]
+                for name in ("VCPU", "MEMORY_MB")
+            )
+        }
+        ways = []
+        for place in {str(sorted(each.items())): each for each in places.values() if each}.values():
+            migrations = [migration for migration, each in places.items() if each == place]
+            takers = [who for who, needs in left.items() if needs == place]
+            dealt = min(len(migrations), len(takers))
+            ways.append(
+                [
+                    tuple(zip(some, those, strict=True))
+                    for some in combinations(migrations, dealt)
+                    for those in permutations(takers, dealt)
+                ]
+            )
+        known = self.party_of
+        for way in product(*ways):
+            self.party_of = {**known, **spare, **dict(chain.from_iterable(way))}
+            try:
+                answer = ask()
+            finally:
+                self.party_of = known
+            yield answer
+
+    def _misoffered(self, host: Host, rows: Mapping[str, Row]) -> Violation | None:
+        model, mine = self.network.model, self._providers_of(host)
         here = {
             who: row
             for who, row in rows.items()
             if self._is_here(host, who, row) or self._is_held_in_part(row, rows)
         }
-        # What such a migration holds here cannot be told from the place of another guest that moved away.
-        astray = any(
-            (self.party(who) not in host.guests or self._holds_use_of_another(host, who))
-            and mine & self.network.holdings().get(who, {}).keys()
-            for who in self.foreign_migrations
-        )
         held, claimed, used = self._columns(host, here, mine, self.scheduler.now, releasing=True)
-        untold, shared = self._held_for_the_returned(mine), self._shared_units(host, rows)
-        unlinked = list(self._unlinked(host, rows))
+        shared = self._shared_units(host, rows)
+        untold: Column = {}
         kept: Column = {}
         for who, row in rows.items():
             if who not in here and self._is_one_of_several_alike(host, row, rows):
@@ -858,78 +900,24 @@ class Oracle:
             told = held.get((uuid, name), Counter()) - untold.get((uuid, name), Counter())
             most = columns[0] | columns[1] | kept.get((uuid, name), Counter())
             guessed = sum((most - told).values()) - sum(beyond.values())
-            if astray and any(self._lives_elsewhere(host, who) for who in beyond):
-                continue
             hidden, twice = sum(beyond.values()), shared[uuid, name]
-            twice += sum(
-                min(place.get(uuid, {}).get(name, 0), sum(beyond[who] for who in guests))
-                for place, guests in unlinked
-            )
             offered = int(inventory.capacity) - model.used(uuid, name)
             capacity = self._capacity(host, model.providers[uuid].name, name, inventory)
             free = int(capacity) - model.used(uuid, name) - hidden
             if hidden > twice and offered > max(0, free + twice):
                 parts = ", ".join(f"{self.name(who)} {n}" for who, n in sorted(beyond.items()))
-                raise Violation(
+                return Violation(
                     "what is needed is not offered",
                     f"Placement offers {offered} {name} of {model.providers[uuid].name}, where {free} are "
                     f"free: more is claimed or used than held ({parts})",
                 )
             least = min(free, int(inventory.capacity)) - guessed - inventory.allocation_ratio
-            if offered < least and self._is_plain(host, rows):
-                raise Violation(
+            if offered < least and host.changed_at < 0:
+                return Violation(
                     "what is free is offered",
                     f"Placement offers {offered} {name} of {model.providers[uuid].name}, and {free} are free",
                 )
-
-    def _unlinked(
-        self, host: Host, rows: Mapping[str, Row]
-    ) -> Iterator[tuple[Mapping[str, Amounts], list[str]]]:
-        """(what a migration holds, the guests without a claim that use just that and live elsewhere)
-
-        Of the migrations of instances of which this host has neither claim nor guest, but for what a later
-        move brings back: a scheduler wrote one here, and it moved on before its host looked. Such a migration
-        looks like that of each of these guests, and Placement does not say whose it is. So the agent takes it
-        for that of one of them, and reserves nothing for that one.
-        """
-        held = self.network.holdings()
-        arriving = {move["instance"] for move in self.moves(host) if move["role"] == "destination"}
-        known = (rows.keys() | host.guests.keys()) - arriving
-        for migration, instance in self.party_of.items():
-            if migration == instance or migration in rows or instance in known:
-                continue
-            place = held.get(migration, {})
-            yield (
-                place,
-                [
-                    who
-                    for who, guest in host.guests.items()
-                    if _sum(place) == Counter(guest.resources)
-                    and who not in rows
-                    and self._lives_elsewhere(host, who)
-                ],
-            )
-
-    def _holds_use_of_another(self, host: Host, migration: str) -> bool:
-        """Whether it holds just what another guest uses that moved away, and other than its own guest uses.
-
-        Or its instance has a second place here, of its own or of another migration, as where another client
-        wrote it anew. Placement shows neither that write nor whose a migration is, and beside a place of the
-        instance's own it "is another instance's" (docs/moves.md).
-        """
-        held, instance = self.network.holdings(), self.party(migration)
-        holds, providers = _sum(held.get(migration, {})), self.network.model.providers
-        is_second = any(
-            who != migration
-            and self.party(who) == instance
-            and any(providers[uuid].root_uuid == host.uuid for uuid in place)
-            for who, place in held.items()
-        )
-        return (is_second or holds != Counter(host.guests[instance].resources)) and any(
-            holds == Counter(guest.resources) and self._lives_elsewhere(host, who)
-            for who, guest in host.guests.items()
-            if who != instance
-        )
+        return None
 
     def _claims_have_their_places(self, host: Host, rows: Mapping[str, Row]) -> None:
         """A claim of what has no units names providers that have the class: else nothing is reserved."""
@@ -946,19 +934,6 @@ class Oracle:
                         "a claim follows what moved",
                         f"{self.name(who)} claims {lost} of {where}, which has no such inventory",
                     )
-
-    def _held_for_the_returned(self, mine: set[str]) -> Column:
-        """What control planes' migrations hold here for instances that another move brought back here.
-
-        Placement does not say whose migration each is: it looks like that of another guest which left. To
-        offer what it holds were a guess, which frees nothing, so the agent may reserve what the guest uses.
-        """
-        holdings = self.network.holdings()
-        untold: Column = {}
-        for who in self.foreign_migrations:
-            if mine & holdings.get(self.party(who), {}).keys():
-                _add(untold, self.party(who), holdings.get(who, {}), mine)
-        return untold
 
     def _is_here(self, host: Host, consumer: str, row: Row) -> bool:
         """Whether the claim needs its place here: its instance is not elsewhere, or its guest is here."""
@@ -989,46 +964,6 @@ class Oracle:
             and (part := _own(held.get(migration, {})))
             and _is_less(part, place)
         ]
-
-    def _is_plain(self, host: Host, rows: Mapping[str, Row]) -> bool:
-        """Whether the driver always said the same, and Placement tells of each control plane's move.
-
-        It does not where the migration holds other CPUs or memory than its guest uses: it may be that of
-        another instance that left, and to offer what the guest uses were a guess, which frees nothing.
-        """
-        otherwise = (
-            self._holds_otherwise_than_used(host, who, self._total(rows, instance))
-            for who, instance in self.party_of.items()
-            if who != instance and who not in rows
-        )
-        return (
-            host.changed_at < 0
-            and all(self.network.holdings().get(self.party(who)) for who in self.foreign_migrations)
-            and not any(otherwise)
-        )
-
-    def _holds_otherwise_than_used(self, host: Host, migration: str, claimed: Amounts) -> bool:
-        """Whether it holds other CPUs or memory here than its guest uses; that may have lost devices.
-
-        Or than `claimed` for its instance, which may be left over from before the guest.
-        """
-        guest = host.guests.get(self.party(migration))
-        providers = self.network.model.providers
-        held = _sum(
-            {
-                uuid: amounts
-                for uuid, amounts in self.network.holdings().get(migration, {}).items()
-                if providers[uuid].root_uuid == host.uuid
-            }
-        )
-        return (
-            guest is not None
-            and bool(held)
-            and any(
-                held[name] != max(guest.resources.get(name, 0), claimed.get(name, 0))
-                for name in ("VCPU", "MEMORY_MB")
-            )
-        )
 
     def _lives_elsewhere(self, host: Host, consumer: str) -> bool:
         held = self.network.holdings().get(self.party(consumer), {})

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
+from agent.claims.book import Book
 from agent.errors import AnotherWriter, ClaimConflict, ClaimsClosed, DoesNotFit, PlacementUnavailable
 from simulation.journal import RowMeets
 from simulation.machine import uuid_of
 from simulation.network import BECOMES, Fate
+from simulation.oracle import Violation
 from simulation.story import Story, _sum
 
 WEB = {"VCPU": 1, "MEMORY_MB": 1024, "SRIOV_NET_VF": 1}
@@ -1313,6 +1318,50 @@ def test_a_second_place_of_an_instance_looks_like_that_of_another_guest_which_mo
             a.control_plane_moves("web1", "b", "foreign3")
         story.comes_to_rest()
         assert story.held("foreign1") == alone
+
+
+def moves_two_guests_alike(story: Story, deleted: str) -> None:
+    """Each uses a function of the card of which the other's migration holds one; `deleted` is a migration."""
+    a = story.host("a")
+    a.schedules("web1", **WEB)
+    assert a.claims("web3", **WEB).granted
+    a.schedules("web2", **WEB)
+    for web in ("web2", "web1"):
+        a.stranger_starts(web, **WEB)
+    for web in ("web1", "web2"):
+        a.control_plane_moves(web, "b", f"foreign{web[-1]}")
+    if deleted:
+        story.deletes_allocation(deleted)
+
+
+@pytest.mark.parametrize("deleted", ["", "foreign1", "foreign2"])
+def test_of_migrations_that_look_alike_the_sum_counts(deleted: str) -> None:
+    """Seeds 921954, 952170: Placement does not say which migration is whose."""
+    with Story() as story:
+        moves_two_guests_alike(story, deleted)
+        story.comes_to_rest()
+        reserved: Counter[str] = Counter()
+        for (_, name), amount in story.reserved("a").items():
+            reserved[name] += amount
+        lacking = 1 if deleted else 0
+        assert reserved == {**reserved, "SRIOV_NET_VF": lacking, "MEMORY_MB": 512 + 1024 * lacking}
+
+
+@pytest.mark.parametrize(
+    ("taken", "law"),
+    [
+        (lambda book: dict.fromkeys(book.departed(), uuid_of("foreign2")), "what is needed is not offered"),
+        (lambda book: {}, "what is free is offered"),
+    ],
+)
+def test_a_migration_that_counts_for_two_guests_alike_or_for_none_is_noticed(
+    taken: Callable[[Book], dict[str, str]], law: str
+) -> None:
+    with Story() as story, patch.object(Book, "_migrations", taken):
+        moves_two_guests_alike(story, "foreign1")
+        with pytest.raises(Violation) as noticed:
+            story.comes_to_rest()
+        assert noticed.value.law == law
 
 
 def test_a_control_plane_moves_a_guest_that_the_gate_let_in_before_its_record_was_lost() -> None:
