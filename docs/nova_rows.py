@@ -281,7 +281,8 @@ TRAITS: Sequence[HostRow] = (
         ("CUSTOM_VFIO_DRIVER_*",),
         "never",
         "which driver of VFIO can migrate the functions of the card; CUSTOM_VFIO_DRIVER_VFIO_PCI: none, as "
-        "guests get the free ones under vfio-pci",
+        "guests get the free ones under vfio-pci; CUSTOM_VFIO_IN_USE_*: which drivers those functions have "
+        "that guests have of a card with several",
         difference="a live migration is refused where the destination has another one",
     ),
     HostRow(
