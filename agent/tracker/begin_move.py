@@ -200,10 +200,10 @@ class MoveChoice:
 
     def _fitted_move(self, kind: MoveKind, role: MoveRole, old: Claim, fit: Fit) -> Move:
         if kind is MoveKind.LIVE_MIGRATE:
+            live_migratable.check_chosen(self.request, fit, self.at_source, self.book.host)
             live_migratable.check_live_migratable(
                 self.request, fit.allocations, self.book.host, self.book.offered
             )
-            live_migratable.check_chosen(self.request, fit, self.at_source, self.book.host)
         new = claim_of_fit(self.request, fit, ClaimState.CLAIMED, self.now)
         part = ownership.migration_share(old.allocations, fit.allocations, self.book.host.is_own)
         if not part:

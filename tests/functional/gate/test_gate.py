@@ -443,14 +443,18 @@ def test_a_live_migration_takes_a_card_that_does_not_tell_where_one_alike_is_ful
     assert other.held(vm.uuid) == {}
 
 
+@pytest.mark.parametrize("name", ["SRIOV_NET_VF", "CUSTOM_NIC"])
 @pytest.mark.parametrize("network", ["CUSTOM_PHYSNET_A", "CUSTOM_PHYSNET_B"])
 def test_a_refusal_names_both_drivers_where_one_alike_is_on_another_network(
-    host: GatedHost, other: GatedHost, network: str
+    host: GatedHost, other: GatedHost, network: str, name: str
 ) -> None:
     """A card of the guest's network that is of another driver is named, and one of another network is not."""
-    vm, name, mlx5 = guest(str(uuid4())), "SRIOV_NET_VF", "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
-    claim = starts_with_card(host, vm, LIVE_MIGRATABLE, mlx5, "CUSTOM_PHYSNET_A", name=name)
-    traits = {CARD: {mlx5, "CUSTOM_PHYSNET_B"}, "0000:51:00.0": {"CUSTOM_VFIO_DRIVER_VFIO_PCI", network}}
+    vm, mlx5, vf = guest(str(uuid4())), "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI", TYPES["type-VF"]
+    claim = starts_with_card(host, vm, LIVE_MIGRATABLE, mlx5, vf, "CUSTOM_PHYSNET_A", name=name)
+    traits = {
+        CARD: {mlx5, LIVE_MIGRATABLE, vf, "CUSTOM_PHYSNET_B"},
+        "0000:51:00.0": {"CUSTOM_VFIO_DRIVER_VFIO_PCI", vf, network},
+    }
     cards = tuple(Gpu(each, name, 1, (each,), traits=frozenset(told)) for each, told in traits.items())
     other.driver.change(cells=DEVICES_HOST.cells, gpus=cards, nics=())
     other.world.agent.reconcile("two cards")
