@@ -283,25 +283,36 @@ class PassSteps:
         """
         if self.reshape_runner.settle(this.exact_units):
             this = self.resolve(this.seen, self.client.read_tree(self.root_uuid, this.current))
-        self.tracker.note_led(self._led(this))
-        followed = self._follow_placement(this, this.leads)
+        led = self._led(this)
+        self.tracker.note_led(led)
+        away = {instance: led[instance] for instance in self.tracker.view.departed() if instance in led}
+        followed = self._follow_placement(this, this.leads, away)
         return self.resolve(this.seen, this.current) if followed else this
 
-    def _follow_placement(self, this: Pass, leads: Sequence[Instruction]) -> bool:
+    def _follow_placement(
+        self, this: Pass, leads: Sequence[Instruction], away: Mapping[str, Sequence[Passage]]
+    ) -> bool:
         """Let the records of a journal from before a reshape follow it, and those that one left behind.
 
-        `leads` are the ways from there to where Placement is. Returns whether any did. Without such a record
-        that costs nothing. Raises PlacementError, StateError.
+        `leads` are the ways from there to where Placement is. `away` has, for instances on other hosts, where
+        those led what may be their migrations: such a claim goes there, and stays where that are several
+        places, since on one of these by choice it would look like that of the migration there. Returns
+        whether any did. Without such a record that costs nothing. Raises PlacementError, StateError.
         """
         known = dict(chain(*(row.held.items() for row in self.tracker.view.rows().values())))
+        places = {instance: [way.after for way in ways] for instance, ways in away.items()}
+        one = {
+            instance: found[0] for instance, found in places.items() if found.count(found[0]) == len(found)
+        }
 
         def relocations(held: Mapping[str, Allocations]) -> tuple[Relocation, ...]:
             if not leads:
                 return ()
             records = self.tracker.records(this.exact_units)
             found = follow_placement(records, held, leads, this.current)
-            decided = {each.consumer for each in found}
-            left_behind = follow_inventory(records, {**known, **held}, leads, this.current)
+            decided = {each.consumer for each in found} | (away.keys() - one.keys())
+            there = {instance: place for instance, place in one.items() if not held.get(instance)}
+            left_behind = follow_inventory(records, {**known, **held, **there}, leads, this.current)
             return (*found, *(each for each in left_behind if each.consumer not in decided))
 
         consumers = {each.consumer for each in relocations(known)}
@@ -333,7 +344,7 @@ class PassSteps:
             )
         return bool(followed)
 
-    def _led(self, this: Pass) -> Mapping[str, Collection[Passage]]:
+    def _led(self, this: Pass) -> Mapping[str, Sequence[Passage]]:
         """{consumer with a claim and nothing here: where a reshape may have led what another one holds}
 
         For a journal from before the reshape, and from before a move that gave the place to a migration.
@@ -413,7 +424,7 @@ class PassSteps:
             )
         except errors.ReshapeRefused as refusal:
             # Placement may be from before the reshape, and the records from after it: these go back to there.
-            if self._follow_placement(reached, leads_back(this.leads)):
+            if self._follow_placement(reached, leads_back(this.leads), {}):
                 again = replace(self.resolve(this.seen, reached.current), written=reached.written)
                 return self.reshape(self.find_desired(again))
             return replace(reached, desired=still, pending=refusal)

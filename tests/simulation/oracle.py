@@ -713,18 +713,25 @@ class Oracle:
         is in the pool stays with the instance. A migration that others narrowed may be that of each of
         several alike, too: "it keeps the devices of both until it can" tell them apart (docs/moves.md). So
         may any be that of an instance without a claim "whose guest is still here": what that had is unknown.
+        A claim that a reshape left behind may have its place wherever that led the migrations.
         """
         held = {consumer: _own(allocations) for consumer, allocations in self.network.holdings().items()}
+        mine, place = self._providers_of(host), _own(row.allocations)
+        is_left_behind = bool(self._without_inventory(place))
+
+        def is_alike(allocations: Mapping[str, Amounts]) -> bool:
+            is_here = is_left_behind and allocations.keys() <= mine
+            return allocations == place or (is_here and _sum(allocations) == _sum(place))
+
         migrations = [
             consumer
             for consumer, instance in self.party_of.items()
-            if consumer != instance and consumer not in rows and held.get(consumer) == _own(row.allocations)
+            if consumer != instance and consumer not in rows and is_alike(held.get(consumer, {}))
         ]
         left = [
             other
             for consumer, other in rows.items()
-            if other.allocations == row.allocations
-            and not held.get(consumer, {}).keys() & row.allocations.keys()
+            if is_alike(_own(other.allocations)) and not held.get(consumer, {}).keys() & mine
         ]
         several = len(left) > 1 and bool(migrations or self._holders_of_part(row, rows))
         is_foreign = not self.foreign_migrations.isdisjoint(migrations)
@@ -920,20 +927,33 @@ class Oracle:
         return None
 
     def _claims_have_their_places(self, host: Host, rows: Mapping[str, Row]) -> None:
-        """A claim of what has no units names providers that have the class: else nothing is reserved."""
-        providers = self.network.model.providers
+        """A claim of what has no units names providers that have the class: else nothing is reserved.
+
+        Not where it may have either of several places: the migrations hold these.
+        """
         for who, row in rows.items():
             if row.state != "claimed" or not self._is_here(host, who, row):
                 continue
-            for uuid, amounts in _own(row.allocations).items():
-                there = providers[uuid].inventories if uuid in providers else {}
-                lost = sorted({"VCPU", "MEMORY_MB"} & amounts.keys() - there.keys())
-                if lost:
-                    where = providers[uuid].name if uuid in providers else "a provider that is gone"
+            for uuid, lost in self._without_inventory(_own(row.allocations)).items():
+                if not self._is_one_of_several_alike(host, row, rows):
+                    record = self.network.model.providers.get(uuid)
+                    where = record.name if record is not None else "a provider that is gone"
                     raise Violation(
                         "a claim follows what moved",
                         f"{self.name(who)} claims {lost} of {where}, which has no such inventory",
                     )
+
+    def _without_inventory(self, allocations: Mapping[str, Amounts]) -> dict[str, list[str]]:
+        """{provider: the classes without units of these allocations that it does not have}"""
+        providers = self.network.model.providers
+        lost = {
+            uuid: sorted(
+                {"VCPU", "MEMORY_MB"}
+                & amounts.keys() - (providers[uuid].inventories.keys() if uuid in providers else set())
+            )
+            for uuid, amounts in allocations.items()
+        }
+        return {uuid: names for uuid, names in lost.items() if names}
 
     def _is_here(self, host: Host, consumer: str, row: Row) -> bool:
         """Whether the claim needs its place here: its instance is not elsewhere, or its guest is here."""

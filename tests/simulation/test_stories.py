@@ -736,6 +736,41 @@ def test_two_moves_that_look_alike_end_at_the_source_after_a_reshape_there(end: 
                 assert units(story, "a", web) == before
 
 
+@pytest.mark.parametrize("memory_mb", [1024, 10_000])
+@pytest.mark.parametrize("guests", [("web1",), ("web1", "web2")])
+@pytest.mark.parametrize("end", ["confirms", "reverts"])
+def test_two_moves_that_look_alike_end_at_the_source_after_a_reshape_to_its_cells(
+    end: str, guests: tuple[str, ...], memory_mb: int
+) -> None:
+    """Seed 935034: the reshape led both migrations to one cell, or one to each. No claim is on one by choice.
+
+    Else the source could not link it to its migration, or linked it to the other one: a revert of web1's move
+    then took web2 back.
+    """
+    place = {"VCPU": 1, "MEMORY_MB": memory_mb}
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        for web in ("web1", "web2"):
+            assert a.claims(web, **place).granted
+        for web in guests:
+            a.guest_starts(web)
+        with story.meanwhile():
+            for number in (1, 2):
+                b.begins_move(f"web{number}", f"move{number}", "resize", VCPU=2, MEMORY_MB=memory_mb)
+            story.answers_come()
+        a.reshapes("by cell")
+        story.comes_to_rest()
+        assert not story.unfinished_moves("a")
+        for number in (1, 2):
+            if end == "confirms":
+                a.guest_goes(f"web{number}")
+            assert getattr(a, end)(f"move{number}").granted
+        story.comes_to_rest()
+        for number in (1, 2):
+            assert not story.held(f"move{number}")
+            assert (story.claim_of("a", f"web{number}") is None) is (end == "confirms")
+
+
 @pytest.mark.parametrize("moves", [("move1", "move3"), ("move3", "move1")])
 def test_of_two_moves_that_look_alike_each_holds_one_place(moves: tuple[str, str]) -> None:
     """Seed 842814: a saw web1 beside the first migration, so that is of web3; the second may be of either."""
