@@ -194,6 +194,13 @@ class MoveOperations:
                 "--instance.",
                 migration=migration,
             )
+        if instance not in (None, known.instance):
+            raise errors.ClaimConflict(
+                f"On this host, migration {migration} is that of {known.label}, not of {instance}: the agent "
+                "changes nothing. `plimsoll move list` shows the known ones.",
+                consumer=known.instance,
+                migration=migration,
+            )
         with self._context.turns.take_both(known.instance, migration):
             move = self._present(known)
             if unless():

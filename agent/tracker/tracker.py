@@ -440,8 +440,8 @@ class ResourceTracker:
 
         Returns the move `confirmed`; or `confirming` while Placement is away, or, at the source, while the
         guest is still there. `instance` names the migration's instance, where the source could not link them;
-        `now` False: Placement is known to be away. Raises UnknownConsumer, ClaimConflict (it was reverted),
-        PlacementError, StateError.
+        `now` False: Placement is known to be away. Raises UnknownConsumer, ClaimConflict (it was reverted, or
+        is another instance's), PlacementError, StateError.
         """
         return self._moves.confirm(migration, instance=instance, now=now)
 

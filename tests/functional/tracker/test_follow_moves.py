@@ -65,6 +65,22 @@ def test_a_hint_tells_identical_moves_apart(alike: World) -> None:
     alike.check_settled()
 
 
+@pytest.mark.parametrize("side", ["a", "b"])
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+def test_no_move_ends_by_the_name_of_another_instance(alike: World, end: str, side: str) -> None:
+    """A host that knows the migration as that of another instance changes nothing."""
+    alike.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    alike.settle()
+    before = alike.state()
+    ends = getattr(getattr(alike, side).tracker, f"{end}_move")
+    with pytest.raises(ClaimConflict, match=f"{MIGRATION} is that of .*{INSTANCE}.*, not of {OTHER}"):
+        ends(MIGRATION, instance=OTHER)
+    assert alike.state() == before
+    assert ends(MIGRATION, instance=INSTANCE).ended
+    with pytest.raises(ClaimConflict, match=f"not of {OTHER}"):
+        ends(MIGRATION, instance=OTHER)
+
+
 @pytest.mark.parametrize("typed", [True, False], ids=["an instance by its type", "an instance by its guest"])
 def test_who_stays_is_not_taken_for_the_migration_of_one_who_left(claimed: World, typed: bool) -> None:
     """An instance without a claim holds just the same here: the place of the one who left is free."""
