@@ -833,10 +833,10 @@ class Oracle:
 
         Of migrations that look alike the sum counts, and Placement does not say whose each of them is. One
         without a claim may be that of any instance that lives elsewhere and needs as much of each class here,
-        but for disks, which drivers need not see. Each of these has one as long as there are any. Those that
-        are left over are nobody's where their instance is here, "beside a place of the instance's own it is
-        another instance's" (docs/moves.md), or needs other CPUs or memory: to offer what its guest uses were
-        a guess, which frees nothing.
+        but for disks, which drivers need not see. Each of these has one as long as there are any, but for
+        those of instances that are nowhere. What is left over is nobody's where its instance is nowhere, is
+        here, "beside a place of the instance's own it is another instance's" (docs/moves.md), or needs other
+        CPUs or memory: to offer what its guest uses were a guess, which frees nothing.
         """
         yield ask()
         mine, held = self._providers_of(host), self.network.holdings()
@@ -863,10 +863,12 @@ class Oracle:
         for place in {str(sorted(each.items())): each for each in places.values() if each}.values():
             migrations = [migration for migration, each in places.items() if each == place]
             takers = [who for who, needs in left.items() if needs == place]
-            dealt = min(len(migrations), len(takers))
+            most = min(len(migrations), len(takers))
+            gone = sum(not held.get(self.party(migration)) for migration in migrations)
             ways.append(
                 [
                     tuple(zip(some, those, strict=True))
+                    for dealt in range(max(0, most - gone), most + 1)
                     for some in combinations(migrations, dealt)
                     for those in permutations(takers, dealt)
                 ]

@@ -242,6 +242,25 @@ def test_a_guest_that_is_to_leave_has_no_place_in_the_migration_of_another() -> 
         story.comes_to_rest()
 
 
+def test_a_guest_that_is_to_leave_has_no_place_in_the_migration_of_a_deleted_instance() -> None:
+    """That one's guest is of its size, and Placement does not say that the migration is its own."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        a.schedules("web4", **WEB)
+        a.stranger_starts("web4", **WEB)
+        a.control_plane_moves("web4", "b", "foreign1")
+        story.deletes_allocation("web4")
+        assert b.claims("web1", **WEB).granted
+        b.guest_starts("web1")
+        assert a.begins_move("web1", "move1", "resize", **WEB).granted
+        story.waits(300)
+        story.deletes_allocation("web1")
+        b.guest_moves("web1", "a")
+        assert b.audits().granted and b.claims("web1", **WEB).granted
+        story.comes_to_rest()
+        assert story.held("foreign1") == WEB and story.unfinished_moves("a") == {"move1"}
+
+
 def test_a_migration_is_found_that_has_what_a_late_write_gave_the_claim() -> None:
     """Seed 70255: the source learned the size of the disk, and extended the claim without an answer."""
     with Story(pooled=True) as story:
