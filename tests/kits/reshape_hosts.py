@@ -97,9 +97,10 @@ class Node(Restarting):
         self.look()
 
     def look(self, *, pending: bool = False) -> str:
-        """A verification, and what follows from it; what is pending."""
+        """A verification, whose `problems` are kept, and what follows from it; what is pending."""
         report = self.reconciler.verify("a test")
         assert report.error is None, report.error
+        self.problems = report.problems
         assert (report.pending is not None) == pending, report.pending
         self.tracker.recover(self.driver.guests())
         self.tracker.admission.open()

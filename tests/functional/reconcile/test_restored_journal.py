@@ -96,6 +96,7 @@ def test_claims_of_before_a_reshape_follow_it_and_live_on(world: Restored, run: 
     reshape(world)
     after = world.a.tracker.claims()
     world.restore()
+    assert world.a.problems == ()
     assert {who: claim.allocations for who, claim in world.a.tracker.claims().items()} == {
         who: claim.allocations for who, claim in after.items()
     }

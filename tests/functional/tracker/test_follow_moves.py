@@ -594,20 +594,23 @@ def test_a_claim_that_lost_its_allocation_may_be_leaked_only_once_its_guest_has_
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["leaked", "named by an operator"])
-def test_a_claim_whose_instance_was_deleted_in_a_move_is_its_migrations(
-    claimed: World, *, named: bool
-) -> None:
-    """The destination has lost its journal; the source has not looked, and its audit finds a leaked claim."""
-    units = claimed.a.tracker.claims()[INSTANCE].units
-    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
-    claimed.raw.delete_allocations(INSTANCE)
+def test_a_claim_whose_instance_was_deleted_in_a_move_is_its_migrations(world: World, *, named: bool) -> None:
+    """The destination has lost its journal; the source has not looked, and its audit finds a leaked claim.
+
+    Placement does not tell the owner of an instance that was deleted; the claim does.
+    """
+    asked = replace(asks(**SMALL), project_id="demo", user_id="ann")
+    world.a.tracker.claim(asked)
+    units = world.a.tracker.claims()[INSTANCE].units
+    world.b.tracker.begin_move(asked, MoveKind.COLD_MIGRATE, MIGRATION)
+    world.raw.delete_allocations(INSTANCE)
     if not named:
         with pytest.raises(ClaimConflict, match=f"is moving.*{MIGRATION}"):
-            claimed.a.tracker.drop_claim(INSTANCE, "audit: leaked claim")
-        claims = claimed.a.tracker.claims()
+            world.a.tracker.drop_claim(INSTANCE, "audit: leaked claim")
+        claims = world.a.tracker.claims()
         assert {consumer: claim.units for consumer, claim in claims.items()} == {MIGRATION: units}
-    claimed.a.tracker.confirm_move(MIGRATION, instance=INSTANCE if named else None)
-    assert claimed.a.tracker.claims() == {} == claimed.placed_all()
+    world.a.tracker.confirm_move(MIGRATION, instance=INSTANCE if named else None)
+    assert world.a.tracker.claims() == {} == world.placed_all()
 
 
 def test_a_leaked_claim_is_dropped_where_several_migrations_may_hold_its_place(world: World) -> None:

@@ -567,11 +567,15 @@ def test_an_abandoned_claim_is_looked_at_a_bounded_number_of_times(kit: Kit) -> 
 
 
 def test_a_first_write_that_came_before_it_was_barred_is_taken_back(kit: Kit) -> None:
+    """Nobody has written it again, so it is no instance that was moved here, whatever its owner moves."""
     asked, late = in_doubt_beside_another_client(kit)
     kit.raw.delete_allocations(asked.consumer)
     assert late.execute() == DONE
     restarted(kit)
+    there = {uuid_of("elsewhere"): {"VCPU": 3}}
+    kit.raw.write_allocations(ConsumerAllocations(uuid_of("move"), there, consumer_type="MIGRATION"))
     assert kit.tracker.watch_doubts() == 1
+    kit.raw.delete_allocations(uuid_of("move"))
     assert is_empty(kit)
 
 

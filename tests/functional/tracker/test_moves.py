@@ -670,7 +670,11 @@ def test_a_resize_on_its_host_that_another_client_ends_waits_for_no_guest(
 
 
 def test_a_move_that_a_control_plane_began_is_adopted(claimed: World) -> None:
-    """As nova's conductor and scheduler write it: checked for coverage, and not written twice."""
+    """As nova's conductor and scheduler write it: checked for coverage, and not written twice.
+
+    The project and user that Placement has count, not those of the claim, which was made without any.
+    """
+    claimed.owner = ("demo", "ann")
     claimed.schedule(INSTANCE, **ON_B, **DISK)
     claimed.schedule(MIGRATION, "MIGRATION", **ON_A)
     calls = claimed.b.tap.calls
