@@ -95,7 +95,9 @@ def _first_granted(options: Sequence[ClaimRequest], attempt: Callable[[ClaimRequ
     for each in options:
         try:
             return attempt(each)
-        except (errors.DoesNotFit, errors.ClaimConflict) as error:
+        except errors.ClaimsClosed:
+            raise  # no alternative changes that
+        except errors.Refused as error:
             refusals.append(error)  # of a claim of another alternative, that one finds it
     if len(options) > 1:
         numbers = [each.alternative or number for number, each in enumerate(options, 1)]

@@ -12,19 +12,20 @@ whose driver migrates it at the source does not go to one that stays under VFIO'
 over no state. A port that does not migrate at the source may go there, since it is detached; another device
 is refused. Of a card whose functions have several drivers, this host chooses only those that may take the
 state over; no trait tells which they are. At the source, such a card tells the drivers of all functions that
-guests have.
+guests have. Where a guest has devices of one class on several cards, the traits that a request group asks for
+(a network) say which of these it is about.
 
 Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (live migration of PCI devices),
 https://docs.openstack.org/nova/latest/admin/virtual-gpu.html (live migration of mediated devices).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 from agent.claims.claim import Claim, Fit
 from agent.claims.fit_search import ProviderIndex
-from agent.claims.request import ClaimRequest, is_device_group
+from agent.claims.request import ClaimRequest, RequestGroup, is_device_group
 from agent.device_names import (
     DRIVER_IN_USE_PREFIX,
     LIVE_MIGRATABLE,
@@ -43,15 +44,37 @@ from agent.shapes import Allocations, Units
 
 _PCI_TYPES = frozenset(TYPES.values())
 
-SourceTraits = Mapping[str, frozenset[str]]
-"""{resource class: traits of the cards on which the guest has it at the source}"""
+SourceTraits = Mapping[str, Sequence[frozenset[str]]]
+"""{resource class: traits of each card on which the guest has it at the source}"""
 
 
 def traits_of_guests(card: frozenset[str]) -> frozenset[str]:
     """The traits of a card at the source; where it tells the drivers of VFIO in use, with these alone."""
     used = {each for each in card if each.startswith(DRIVER_IN_USE_PREFIX)}
     drivers = (MIGRATION_DRIVER_PREFIX + each.removeprefix(DRIVER_IN_USE_PREFIX) for each in used)
-    return (card - used - {PLAIN_VFIO_TRAIT}).union(drivers) if used else card
+    return _without_drivers(card - used).union(drivers) if used else card
+
+
+def _without_drivers(card: frozenset[str]) -> frozenset[str]:
+    return frozenset(each for each in card if not each.startswith(MIGRATION_DRIVER_PREFIX))
+
+
+def _suits(group: RequestGroup, card: frozenset[str]) -> bool:
+    """Whether the group may be given the card; the cards of the unsuffixed group have its traits together."""
+    return not group.suffix or (
+        all(any_of & card for any_of in group.required) and not group.forbidden & card
+    )
+
+
+def _of_guest(group: RequestGroup, name: str, at_source: SourceTraits) -> frozenset[str]:
+    """The traits of the cards at the source on which the guest may have what the group asks for."""
+    cards = at_source[name]
+    return frozenset().union(*([card for card in cards if _suits(group, card)] or cards))
+
+
+def _told_here(kind: "_Kind", group: RequestGroup, name: str, host: ProviderIndex) -> list[frozenset[str]]:
+    """What each card of this host tells that the group may be given."""
+    return [kind.told(card.traits) for card in host.by_class.get(name, ()) if _suits(group, card.traits)]
 
 
 def classes_to_compare(request: ClaimRequest, host: ProviderIndex) -> frozenset[str]:
@@ -71,14 +94,10 @@ def classes_to_compare(request: ClaimRequest, host: ProviderIndex) -> frozenset[
 
 def check_source(request: ClaimRequest, at_source: SourceTraits, host: ProviderIndex) -> None:
     """Raises Refused where nothing here could take over the state of a device, or its source gives none."""
-    for name, traits in at_source.items():
-        if name not in PORTS and _PCI_TYPES & traits and LIVE_MIGRATABLE not in traits:
+    for name, cards in at_source.items():
+        if name not in PORTS and any(_PCI_TYPES & card and LIVE_MIGRATABLE not in card for card in cards):
             raise _refusal(f"its {name} at the source", "[pci] device_spec", request)
-        for kind in _KINDS:
-            wanted, here = kind.of(traits), kind.here(name, host)
-            if wanted and here and not traits & here:
-                raise kind.refusal(request, name, wanted, f"this host has {_names(here)}")
-        wanted_branches, branches = vgpu_branches(traits), _branches_here(name, host)
+        wanted_branches, branches = vgpu_branches(frozenset().union(*cards)), _branches_here(name, host)
         if wanted_branches and branches and max(branches) < max(wanted_branches):
             raise Refused(
                 f"{request.name or request.consumer} cannot be live-migrated to this host: the vGPU driver "
@@ -87,6 +106,12 @@ def check_source(request: ClaimRequest, at_source: SourceTraits, host: ProviderI
                 "cold.",
                 consumer=request.consumer,
             )
+    for group, kind in product(request.groups, _KINDS):
+        for name in sorted(group.resources.keys() & at_source.keys()):
+            traits, told = _of_guest(group, name, at_source), _told_here(kind, group, name, host)
+            wanted, here = kind.of(traits), frozenset().union(*told)
+            if wanted and here and all(told) and not traits & here:
+                raise kind.refusal(request, name, wanted, f"this host has {_names(here)}")
 
 
 def with_source(
@@ -100,32 +125,53 @@ def with_source(
     alike, untold = [], []
     for group in request.groups:
         required, forbidden, others = list(group.required), group.forbidden, frozenset[str]()
-        names = sorted(group.resources.keys() & at_source.keys())
+        source = {
+            name: _of_guest(group, name, at_source)
+            for name in sorted(group.resources.keys() & at_source.keys())
+        }
         for kind in _KINDS:
-            wanted = {name: kind.of(at_source[name]) for name in names}
-            required += filter(None, (wanted[name] & kind.here(name, host) for name in names))
-            if names and all(wanted[name] and not kind.useless & at_source[name] for name in names):
-                forbidden |= kind.useless
-                told = (kind.told(card.traits) for name in names for card in host.by_class.get(name, ()))
-                others |= frozenset().union(*told) - frozenset().union(*wanted.values())
+            wanted = {name: kind.of(traits) for name, traits in source.items()}
+            here = {name: frozenset().union(*_told_here(kind, group, name, host)) for name in source}
+            both = [wanted[name] & here[name] for name in source if wanted[name] & here[name]]
+            required += both
+            if source and all(wanted[name] and not kind.useless & traits for name, traits in source.items()):
+                unlike = frozenset().union(*here.values()) - frozenset().union(*wanted.values())
+                forbidden |= kind.useless if both else kind.useless | unlike
+                others |= unlike
         alike.append(replace(group, required=tuple(required), forbidden=forbidden))
         untold.append(replace(group, forbidden=forbidden | others))
     return replace(request, groups=tuple(alike)), replace(request, groups=tuple(untold))
 
 
-def unlike_units(at_source: SourceTraits, host: ProviderIndex) -> frozenset[str]:
-    """The exact units of this host under another driver of VFIO than those that migrate at the source.
+def unlike_units(
+    request: ClaimRequest, at_source: SourceTraits, host: ProviderIndex, offered: Units
+) -> Sequence[frozenset[str]]:
+    """The exact units that a guest is not given as long as others fit: first with those of unknown drivers.
 
-    Where the guest may have plain ones there, too, they are not refused, but come last.
+    They are under another driver of VFIO than those that migrate at the source. Where the guest may have
+    plain ones there, too, such units are not refused, but come last. `offered` are all units of the host.
     """
-    return frozenset(
-        unit
-        for name, traits in at_source.items()
-        if (wanted := migration_drivers(traits))
-        for card in host.by_class.get(name, ())
-        for unit, driver in host.unit_drivers.get(card.uuid, {}).items()
-        if driver not in wanted
-    )
+    unlike, unknown = set[str](), set[str]()
+    for name in at_source:
+        for card in host.by_class.get(name, ()):
+            sources = _sources_of(request, name, card.traits, at_source)
+            wanted = [migration_drivers(traits) for traits in sources]
+            if not all(wanted):
+                continue
+            known = host.unit_drivers.get(card.uuid, {})
+            unlike |= {unit for unit, driver in known.items() if not any(driver in each for each in wanted)}
+            if not any(each & card.traits for each in wanted):
+                unknown |= {*offered.get(card.uuid, {}).get(name, ())} - known.keys()
+    return tuple(frozenset(each) for each in (unlike | unknown, unlike) if each)
+
+
+def _sources_of(
+    request: ClaimRequest, name: str, card: frozenset[str], at_source: SourceTraits
+) -> list[frozenset[str]]:
+    """For each group that may be given the class on such a card: what its cards at the source have."""
+    groups = [group for group in request.groups if name in group.resources]
+    suited = [group for group in groups if _suits(group, card)] or groups
+    return [_of_guest(group, name, at_source) for group in suited]
 
 
 def check_chosen(request: ClaimRequest, chosen: Fit, at_source: SourceTraits, host: ProviderIndex) -> None:
@@ -135,14 +181,13 @@ def check_chosen(request: ClaimRequest, chosen: Fit, at_source: SourceTraits, ho
         if provider is None:
             continue
         for name in sorted(amounts.keys() & at_source.keys()):
+            sources = _sources_of(request, name, provider.traits, at_source)
             drivers, units = host.unit_drivers.get(uuid, {}), chosen.units.get(uuid, {}).get(name, ())
-            others = frozenset(
-                each for each in provider.traits if not each.startswith(MIGRATION_DRIVER_PREFIX)
-            )
+            others = _without_drivers(provider.traits)
             of_units = [others | {drivers[unit]} for unit in units if unit in drivers]
             for traits, kind in product(of_units or [provider.traits], _KINDS):
-                wanted, here = kind.of(at_source[name]), kind.told(traits)
-                if wanted and here and not at_source[name] & here:
+                wanted, here = frozenset().union(*map(kind.of, sources)), kind.told(traits)
+                if here and all(kind.of(source) and not source & here for source in sources):
                     free = f"what is free here is on {provider.name}, which has {_names(here)}"
                     raise kind.refusal(request, name, wanted, free)
 
@@ -163,12 +208,6 @@ class _Kind:
     def told(self, traits: frozenset[str]) -> frozenset[str]:
         """Those of the traits that say what a card can take over, or that it can take over nothing."""
         return self.of(traits) | self.useless & traits
-
-    def here(self, name: str, host: ProviderIndex) -> frozenset[str]:
-        """What the host's cards with the class tell; nothing where one that tells nothing may do."""
-        told = [self.told(card.traits) for card in host.by_class.get(name, ())]
-        every = frozenset().union(*told)
-        return every if every - self.useless or all(told) else frozenset()
 
     def refusal(self, request: ClaimRequest, name: str, wanted: frozenset[str], here: str) -> Refused:
         """The refusal of a device that is of another kind here."""

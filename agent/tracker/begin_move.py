@@ -6,8 +6,9 @@ result.
 lock is held.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from agent import errors
 from agent.backoff import CONFLICTS_MAX, pause
@@ -163,40 +164,33 @@ class MoveChoice:
     # Where it fits
 
     def _fit(self, instance: ConsumerAllocations) -> Fit:
+        """Raises DoesNotFit. What fits only as it was asked, with no unit avoided, `check_chosen` refuses."""
         alike, untold = live_migratable.with_source(self.request, self.at_source, self.book.host)
-        first = fit = self._fit_as(alike, instance)
-        for request in (untold, self.request):  # what fits the last one alone is refused by check_chosen
-            if not fit.fits and request != alike:
-                fit = self._fit_as(request, instance)
-        if not fit.fits:
-            raise does_not_fit(self.request, first.shortfalls)
-        return fit
-
-    def _fit_as(self, request: ClaimRequest, instance: ConsumerAllocations) -> Fit:
-        return self._with_state(
-            lambda avoided: self.book.fit_move(request, self.migration, instance.allocations, avoided)
-        )
+        ways = [*product(self._avoided(), [alike] if alike == untold else [alike, untold])]
+        ways += [] if alike == self.request else [((), self.request)]
+        for avoided, request in ways:
+            fit = self.book.fit_move(request, self.migration, instance.allocations, avoided)
+            if fit.fits:
+                return fit
+            if request is alike:
+                first = fit
+        raise does_not_fit(self.request, first.shortfalls)
 
     def _cover(self, held: Allocations) -> Fit:
         """What is held here, with exact units. Raises ClaimConflict, DoesNotFit (units)."""
         fit = self.book.cover(self.request, held, exact=False)
         if not fit.fits:
             raise not_covered_conflict(self.request, held, fit.shortfalls, self.book.host.tree)
-        fit = self._with_state(
-            lambda avoided: self.book.cover(self.request, held, exact=True, avoided=avoided)
-        )
-        if not fit.fits:
-            raise does_not_fit(self.request, fit.shortfalls)
-        return fit
+        for avoided in self._avoided():
+            fit = self.book.cover(self.request, held, exact=True, avoided=avoided)
+            if fit.fits:
+                return fit
+        raise does_not_fit(self.request, fit.shortfalls)
 
-    def _with_state(self, choose: Callable[[Collection[str]], Fit]) -> Fit:
-        """What `choose` gives without the units whose driver cannot take over the guest's state.
-
-        Where that does not fit, it is what `choose` gives with them: `check_chosen` names their driver.
-        """
-        avoided = live_migratable.unlike_units(self.at_source, self.book.host)
-        fit = choose(avoided)
-        return choose(()) if avoided and not fit.fits else fit
+    def _avoided(self) -> Sequence[Collection[str]]:
+        """The units to avoid, the fewer the later: their driver cannot take over the guest's state."""
+        unlike = live_migratable.unlike_units(self.request, self.at_source, self.book.host, self.book.offered)
+        return (*unlike, ())
 
     def _fitted_move(self, kind: MoveKind, role: MoveRole, old: Claim, fit: Fit) -> Move:
         if kind is MoveKind.LIVE_MIGRATE:
@@ -332,7 +326,7 @@ class MoveAttempt:
         host = self._context.register.host
         if self._kind is not MoveKind.LIVE_MIGRATE:
             return {}
-        found: dict[str, frozenset[str]] = {}
+        found: dict[str, Sequence[frozenset[str]]] = {}
         for name in live_migratable.classes_to_compare(self._request, host):
             cards = {
                 uuid
@@ -340,11 +334,10 @@ class MoveAttempt:
                 for uuid, amounts in held.allocations.items()
                 if name in amounts and not host.is_own(uuid)
             }
-            found[name] = frozenset().union(
-                *map(
-                    live_migratable.traits_of_guests, map(self._context.client.provider_traits, sorted(cards))
-                )
-            )
+            found[name] = [
+                live_migratable.traits_of_guests(self._context.client.provider_traits(uuid))
+                for uuid in sorted(cards)
+            ]
         return found
 
     def _write_intent(

@@ -479,7 +479,11 @@ def migration_traits(
     if {known.get(address) for address in addresses - context.held} == {plain}:
         traits.add(plain)
     in_use = {known.get(address, "") for address in addresses & context.held}
-    if device_names.LIVE_MIGRATABLE not in traits and "" not in in_use and in_use - {plain}:
+    if (
+        (len(drivers) > 1 or device_names.LIVE_MIGRATABLE not in traits)
+        and in_use - {plain}
+        and "" not in in_use
+    ):
         prefixes = device_names.MIGRATION_DRIVER_PREFIX, device_names.DRIVER_IN_USE_PREFIX
         traits |= {driver.replace(*prefixes) for driver in in_use}
     has_vgpus |= bool(mdev_specs_of(context.card, context.settings.mdevs))

@@ -23,7 +23,7 @@ from kits.status import fetch, listening
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.domain_demand import GATE_USER
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup, with_others
 from agent.config.access import Access
 from agent.device_names import LIVE_MIGRATABLE, TYPES
 from agent.driver import Guest, GuestState, HostSettings
@@ -467,6 +467,31 @@ def test_a_refusal_names_both_drivers_where_one_alike_is_on_another_network(
     assert other.held(vm.uuid) == {}
 
 
+def test_a_live_migration_takes_the_first_alternative_that_is_not_refused_for_its_driver(
+    host: GatedHost, other: GatedHost
+) -> None:
+    """ "the first that fits" (docs/moves.md)"""
+    vm, name, mlx5 = guest(str(uuid4())), "SRIOV_NET_VF", "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
+    networks = ("CUSTOM_PHYSNET_A", "CUSTOM_PHYSNET_B")
+    claim = starts_with_card(host, vm, LIVE_MIGRATABLE, mlx5, *networks, name=name)
+    other_card = "0000:51:00.0"
+    traits = {CARD: {"CUSTOM_VFIO_DRIVER_VFIO_PCI", networks[0]}, other_card: {mlx5, networks[1]}}
+    cards = tuple(Gpu(each, name, 1, (each,), traits=frozenset(told)) for each, told in traits.items())
+    other.driver.change(cells=DEVICES_HOST.cells, gpus=cards, nics=())
+    other.world.agent.reconcile("two cards")
+    rest = RequestGroup("", {"VCPU": 2, "MEMORY_MB": 1024})
+    asked = with_others(
+        [
+            replace(claim.request, groups=(rest, RequestGroup("_port", {name: 1}, (frozenset({each}),))))
+            for each in networks
+        ]
+    )
+    migration = str(uuid4())
+    move = other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration, asked, alternative=0)
+    assert taken(other, vm.uuid) == {other_card}
+    assert move.new is not None and move.new.request.alternative == 2
+
+
 def test_a_live_migration_is_refused_where_its_source_does_not_migrate_the_device(
     host: GatedHost, other: GatedHost
 ) -> None:
@@ -533,14 +558,19 @@ def test_a_live_migration_takes_of_a_mixed_card_what_can_take_over_the_state(
     assert taken(other, vm.uuid) == {VFS[3]}
 
 
+@pytest.mark.parametrize("first", ["pds_vfio_pci", "igbvf"])
 def test_a_live_migration_takes_of_a_card_with_two_drivers_a_function_of_the_sources(
-    host: GatedHost, other: GatedHost
+    host: GatedHost, other: GatedHost, first: str
 ) -> None:
-    """Both drivers migrate, so the card has the traits of both; each takes over the state of its own."""
+    """Both drivers migrate, so the card has the traits of both; each takes over the state of its own.
+
+    A function of which the driver is not known may do, and comes last.
+    """
     vm, name, mlx5 = guest(str(uuid4())), "SRIOV_NET_VF", "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"
     claim, driver = starts_with_card(host, vm, LIVE_MIGRATABLE, mlx5, name=name), Recorded()
-    bound = ["pds_vfio_pci", "pds_vfio_pci", "mlx5_vfio_pci", "pds_vfio_pci"]
-    show_functions(other, driver, *bound, migration_drivers=dict(zip(VFS, bound, strict=True)))
+    bound = [first, "pds_vfio_pci", "mlx5_vfio_pci", "pds_vfio_pci"]
+    known = {unit: each for unit, each in zip(VFS, bound, strict=True) if each != "igbvf"}
+    show_functions(other, driver, *bound, migration_drivers=known)
     other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration := str(uuid4()), claim.request)
     assert taken(other, vm.uuid) == {VFS[2]}
     other.world.operations.revert_move(migration, None)

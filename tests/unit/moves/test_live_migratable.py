@@ -104,7 +104,7 @@ def test_a_mediated_device_goes_only_to_one_of_its_type(
     card = Provider(CARD, "card", None, {"VGPU": Inventory(4)}, frozenset(here) | {"HW_GPU_API_VULKAN"})
     host = ProviderIndex.of(ProviderTree([card]))
     request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {"VGPU": 1})))
-    at_source = {"VGPU": frozenset(source)}
+    at_source = {"VGPU": [frozenset(source)]}
     assert classes_to_compare(request, host) == (frozenset({"VGPU"}) if here else frozenset())
     for check in (
         lambda: check_source(request, at_source, host),
@@ -141,7 +141,7 @@ def test_a_function_goes_only_to_one_under_the_same_driver(
     card = Provider(CARD, "card", None, {"CUSTOM_VF": Inventory(4)}, frozenset(here))
     host = ProviderIndex.of(ProviderTree([card]))
     request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {"CUSTOM_VF": 1})))
-    at_source = {"CUSTOM_VF": frozenset(source) | {"HW_NIC_SRIOV"}}
+    at_source = {"CUSTOM_VF": [frozenset(source) | {"HW_NIC_SRIOV"}]}
     for check in (
         lambda: check_source(request, at_source, host),
         lambda: check_chosen(request, chosen_on(CARD, "CUSTOM_VF"), at_source, host),
@@ -194,7 +194,7 @@ def test_a_function_that_migrates_does_not_go_to_one_under_plain_vfio(
     )
     host = replace(host, by_class={name: tuple(host.tree)})
     request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {name: 1})))
-    at_source = {name: frozenset(source)}
+    at_source = {name: [frozenset(source)]}
     assert classes_to_compare(request, host) == (frozenset({name}) if any(cards) else frozenset())
     if not fitting:
         with pytest.raises(Refused) as caught:
@@ -248,12 +248,15 @@ def test_on_a_mixed_card_a_function_that_migrates_goes_to_one_of_its_driver(
     host = replace(host, by_class={name: (card,), "CUSTOM_OTHER": (other,)})
     host = replace(host, unit_drivers={CARD: drivers, OTHER_CARD: {"0000:42:00.1": PLAIN}})
     request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {name: 1})))
-    at_source = {name: frozenset(source)}
+    at_source = {name: [frozenset(source)]}
     assert classes_to_compare(request, host) == {name}
     check_source(request, at_source, host)
     _, group = with_source(request, at_source, host)[0].groups
     assert group.required == ((frozenset({MLX5, XE} & source),) if card.traits and MLX5 in source else ())
-    assert unlike_units(at_source, host) == (set() if avoided is False else set(UNITS[:1]))
+    known = set() if avoided is False else {UNITS[0]}
+    unknown = {UNITS[1]} if second is None and {MLX5, XE} & source else set()
+    ways = [each for each in (known | unknown, known) if each]
+    assert [*unlike_units(request, at_source, host, {CARD: {name: UNITS}})] == ways
     check_chosen(request, chosen_on(CARD, name, *UNITS[1:]), at_source, host)
     for units in (UNITS[:1], UNITS):
         if not avoided:
@@ -269,6 +272,73 @@ def test_on_a_mixed_card_a_function_that_migrates_goes_to_one_of_its_driver(
         ) in caught.value.message
 
 
+P0, P1 = ("CUSTOM_PHYSNET_P0", "CUSTOM_PHYSNET_P1")
+
+
+def may_serve(group: RequestGroup, card: Provider) -> bool:
+    return not group.forbidden & card.traits and all(any_of & card.traits for any_of in group.required)
+
+
+@pytest.mark.parametrize(
+    ("source", "cards", "refused"),
+    [
+        ((MLX5, PLAIN), (MLX5, PLAIN), False),
+        ((MLX5, PLAIN), (PLAIN, PLAIN), True),
+        ((MLX5, PLAIN), (MLX5, XE), False),
+        ((MLX5, ""), (MLX5, PLAIN), False),
+        ((MLX5, ""), (MLX5, XE), False),
+        ((MLX5, XE), (MLX5, XE), False),
+        ((MLX5, XE), (XE, MLX5), True),
+        ((MLX5, XE), (MLX5, MLX5), True),
+        ((MLX5, ""), ("", XE), False),
+        ((MLX5, ""), (XE, MLX5), True),
+    ],
+)
+def test_of_a_guest_with_two_networks_each_function_is_compared_with_that_of_its_network(
+    source: tuple[str, str], cards: tuple[str, str], refused: bool
+) -> None:
+    """What another network's card tells, on either side, says nothing of this one's."""
+    name = "SRIOV_NET_VF"
+
+    def traits(drivers: tuple[str, str]) -> list[frozenset[str]]:
+        return [
+            frozenset({network, driver} - {""}) for network, driver in zip((P0, P1), drivers, strict=True)
+        ]
+
+    tree = ProviderTree(
+        Provider(uuid, uuid, None, {name: Inventory(4)}, each)
+        for uuid, each in zip((CARD, OTHER_CARD), traits(cards), strict=True)
+    )
+    host = replace(ProviderIndex.of(tree), by_class={name: tuple(tree)})
+    groups = (RequestGroup(f"_{each}", {name: 1}, (frozenset({each}),)) for each in (P0, P1))
+    request = ClaimRequest(CONSUMER, tuple(groups))
+    at_source = {name: traits(source)}
+    both = Fit(True, {CARD: {name: 1}, OTHER_CARD: {name: 1}}, {}, ())
+    for check in (
+        lambda: check_source(request, at_source, host),
+        lambda: check_chosen(request, both, at_source, host),
+    ):
+        with pytest.raises(Refused, match="at the source, and ") if refused else nullcontext():
+            check()
+    if not refused:
+        chosen = with_source(request, at_source, host)[0]
+        assert all(map(may_serve, chosen.groups, tree))
+
+
+def test_a_card_that_does_not_tell_comes_before_one_that_tells_of_another_driver() -> None:
+    """That other card is no reason to refuse either: what a side does not tell may do."""
+    name = "SRIOV_NET_VF"
+    tree = ProviderTree(
+        Provider(uuid, uuid, None, {name: Inventory(4)}, traits)
+        for uuid, traits in ((CARD, frozenset({XE})), (OTHER_CARD, frozenset[str]()))
+    )
+    host = replace(ProviderIndex.of(tree), by_class={name: tuple(tree)})
+    request, at_source = ClaimRequest(CONSUMER, (RequestGroup("_1", {name: 1}),)), {name: [frozenset({MLX5})]}
+    check_source(request, at_source, host)
+    for chosen in with_source(request, at_source, host):
+        assert [may_serve(chosen.groups[0], card) for card in tree] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("card", "of_guests"),
     [
@@ -278,6 +348,7 @@ def test_on_a_mixed_card_a_function_that_migrates_goes_to_one_of_its_driver(
         ({TYPE, USED, PLAIN}, {TYPE, MLX5}),
         ({TYPE, USED, USED_PLAIN}, {TYPE, MLX5, PLAIN}),
         ({TYPE, USED, LIVE_MIGRATABLE}, {TYPE, MLX5, LIVE_MIGRATABLE}),
+        ({TYPE, USED, MLX5, XE}, {TYPE, MLX5}),
     ],
 )
 def test_of_a_mixed_card_at_the_source_the_drivers_in_use_count(card: set[str], of_guests: set[str]) -> None:
@@ -304,7 +375,7 @@ def test_a_vgpu_goes_to_no_older_driver(source: str, here: str, refused: bool) -
     )
     request = ClaimRequest(CONSUMER, (RequestGroup("", {"VGPU": 1}),))
     if not refused:
-        check_source(request, {"VGPU": branch(source)}, host)
+        check_source(request, {"VGPU": [branch(source)]}, host)
         return
     with pytest.raises(Refused, match="of the branch 550 at the source, and of the older branch 535 here"):
-        check_source(request, {"VGPU": branch(source)}, host)
+        check_source(request, {"VGPU": [branch(source)]}, host)

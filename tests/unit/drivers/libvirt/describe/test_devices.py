@@ -306,7 +306,9 @@ def test_the_driver_of_each_function_of_a_card(
     assert told == ({PLAIN} if {*plain} >= free and expected else mixed)
 
 
-USED, USED_PLAIN = (f"CUSTOM_VFIO_IN_USE_{name}" for name in ("MLX5_VFIO_PCI", "VFIO_PCI"))
+USED, USED_PLAIN, USED_XE = (
+    f"CUSTOM_VFIO_IN_USE_{name}" for name in ("MLX5_VFIO_PCI", "VFIO_PCI", "XE_VFIO_PCI")
+)
 
 
 @pytest.mark.parametrize(
@@ -323,14 +325,18 @@ USED, USED_PLAIN = (f"CUSTOM_VFIO_IN_USE_{name}" for name in ("MLX5_VFIO_PCI", "
         ("mixed", "0", {"migration_drivers": {}}, "", set()),
         ("mixed", "0", {}, ', "live_migratable": "no"', set()),
         ("mixed", "01", {"rebound": frozenset(VFS[1:2])}, "", set()),
+        ("two", "0", {}, "", {USED}),
+        ("two", "1", {}, "", {USED_XE}),
+        ("two", "01", {}, "", {USED, USED_XE}),
+        ("two", "", {}, "", set()),
     ],
 )
 def test_a_mixed_card_tells_the_drivers_of_the_functions_that_guests_have(
     bound: str, held: str, facts: dict[str, Any], said: str, expected: set[str]
 ) -> None:
     """Placement does not tell the unit of a guest. Nothing is told where one of the drivers is not known."""
-    drivers = {"mlx5": "mmmm", "plain": "pppp", "mixed": "mppm"}[bound]
-    names = {"m": "mlx5_vfio_pci", "p": "vfio-pci"}
+    drivers = {"mlx5": "mmmm", "plain": "pppp", "mixed": "mppm", "two": "mxxm"}[bound]
+    names = {"m": "mlx5_vfio_pci", "p": "vfio-pci", "x": "xe_vfio_pci"}
     card = cards("vfs")[NIC0]
     of_unit = {unit: names[each] for unit, each in zip(VFS, drivers, strict=True)}
     vfs = tuple(replace(vf, driver=of_unit[vf.address]) for vf in card.vfs)
