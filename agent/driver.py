@@ -404,12 +404,13 @@ class HostDevice:
     host's console (fb0)". `group` is its IOMMU group, None without one, and `members` all devices in that,
     itself included. `reset_methods` is None where the kernel does not tell them. `cell` is its NUMA cell,
     None without affinity, and `near_cell` the nearest cell that has CPUs. `vfs` are its virtual functions,
-    and `vfs_in_guests` those that a driver of VFIO has. `migration_driver` is the kernel's driver of VFIO
-    that can migrate it, None where there is none or where that is unknown; `becomes_plain`: where the domain
-    has managed='yes', the hypervisor binds VFIO's plain driver to it, as far as that is known. `own_file` is
-    the file below /dev/vfio/devices by which iommufd opens it, empty where VFIO has none; with `iommufd` the
-    kernel has /dev/iommu. `cc_mode` is a key of `agent.device_names.CC_MODES`, None where it cannot be read.
-    `openers` are clauses on the programs that have it open over VFIO, as far as they were looked for.
+    and `vfs_in_guests` those that a driver of VFIO has. `migration_drivers` are the kernel's drivers of VFIO
+    known to migrate it, the bound one first. `becomes` is the driver of VFIO that the hypervisor binds to it
+    where the domain has managed='yes', empty where that is not known. `managed` and `live_migratable` are
+    what the operator's settings say of it, True and None where they say nothing. `own_file` is the file below
+    /dev/vfio/devices by which iommufd opens it, empty where VFIO has none; with `iommufd` the kernel has
+    /dev/iommu. `cc_mode` is a key of `agent.device_names.CC_MODES`, None where it cannot be read. `openers`
+    are clauses on the programs that have it open over VFIO, as far as they were looked for.
     """
 
     address: str
@@ -424,12 +425,14 @@ class HostDevice:
     near_cell: int | None = None
     vfs: tuple[str, ...] = ()
     vfs_in_guests: tuple[str, ...] = ()
-    migration_driver: str | None = None
+    migration_drivers: tuple[str, ...] = ()
     own_file: str = ""
     iommufd: bool = False
     cc_mode: str | None = None
     openers: tuple[str, ...] = ()
-    becomes_plain: bool = False
+    becomes: str = ""
+    managed: bool = True
+    live_migratable: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

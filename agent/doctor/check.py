@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
+from agent.device_names import PLAIN_VFIO, is_vfio
 from agent.driver import HostDevice, PassedDevice
 from agent.errors import counted
 
@@ -118,14 +119,25 @@ def _binding(device: HostDevice, *, managed: bool) -> DoctorCheck:
         return good(name, f"{address} is bound to {device.driver}, ready for a guest.")
     bound = f"bound to the host's driver {device.driver}" if device.driver else "bound to no driver"
     if not managed:
+        by = "the domain" if device.managed else "its [pci] device_spec"
         return bad(
             name,
-            f"{address} is {bound}, and the domain does not let libvirt bind it to vfio-pci.",
+            f"{address} is {bound}, and {by} does not let libvirt bind it to vfio-pci.",
             f"Write managed='yes' for it there, or run `virsh nodedev-detach {node_device(address)}`.",
         )
+    becomes = _driver_of_guest(device, managed=True) or PLAIN_VFIO
     return good(
-        name, f"{address} is {bound}; libvirt binds it to vfio-pci when a guest with managed='yes' starts."
+        name, f"{address} is {bound}; libvirt binds it to {becomes} when a guest with managed='yes' starts."
     )
+
+
+def _driver_of_guest(device: HostDevice, *, managed: bool) -> str:
+    """The driver of VFIO under which a guest gets the device; empty for none, or where it is not known."""
+    if managed and device.becomes:
+        return device.becomes
+    if device.vfio or not managed:
+        return device.driver if device.vfio else ""
+    return next(iter(device.migration_drivers), "")
 
 
 _USE_REMEDIES = {
@@ -284,21 +296,39 @@ def _cell(device: HostDevice) -> DoctorCheck:
 
 
 def _migration(device: HostDevice, *, managed: bool) -> DoctorCheck:
-    name, address = "migration", device.address
-    if device.migration_driver and managed and device.becomes_plain:
+    name, address, could = "migration", device.address, device.migration_drivers
+    detach = "Detach it before a live migration, or move the guest while it is shut off."
+    by_spec = 'its [pci] device_spec says so ("live_migratable":'
+    if device.live_migratable:
+        return good(name, f'A guest with {address} can be migrated live: {by_spec} "yes").')
+    if device.live_migratable is False:
+        return warning(name, f'A guest with {address} cannot be migrated live: {by_spec} "no").', detach)
+    if not could:
         return warning(
             name,
-            f"With managed='yes', this libvirt binds vfio-pci to {address}, which does not migrate it; "
-            f"{device.migration_driver} could.",
-            f"Bind {device.migration_driver} to it at boot (driver_overrides), and write managed='no' into "
-            'the domain and "managed": "no" into its [pci] device_spec.',
+            f"No VFIO driver of this kernel can migrate {address}: a guest with it cannot be migrated live.",
+            detach,
         )
-    if device.migration_driver:
-        return good(
-            name, f"A guest with {address} can be migrated live, with the driver {device.migration_driver}."
+    gets = _driver_of_guest(device, managed=managed)
+    if gets in could and device.driver != PLAIN_VFIO:
+        return good(name, f"A guest with {address} can be migrated live, with the driver {gets}.")
+    at_boot = f"Bind {could[0]} to it at boot (driver_overrides)"
+    if gets in could:
+        return warning(
+            name,
+            f"{address} is bound to {device.driver}, which does not migrate it; with managed='yes', this "
+            f"libvirt binds {gets}, which can, but the agent does not count on that.",
+            f'{at_boot}, or write "live_migratable": "yes" into its [pci] device_spec if all its domains '
+            "have managed='yes'.",
         )
+    lacks = "is not known to" if is_vfio(gets) and gets != PLAIN_VFIO else "does not"
+    if not managed or not device.becomes:
+        bound = f"{address} is bound to {device.driver or 'no driver'}"
+        return warning(name, f"{bound}, which {lacks} migrate it; {could[0]} could.", f"{at_boot}.")
     return warning(
         name,
-        f"No VFIO driver of this kernel can migrate {address}: a guest with it cannot be migrated live.",
-        "Detach it before a live migration, or move the guest while it is shut off.",
+        f"With managed='yes', this libvirt binds {gets} to {address}, which {lacks} migrate it; {could[0]} "
+        "could.",
+        f'{at_boot}, and write managed=\'no\' into the domain and "managed": "no" into its [pci] '
+        "device_spec.",
     )

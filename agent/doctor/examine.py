@@ -623,7 +623,7 @@ def check_cpu_power(settings: Settings, cpus: Path = CPUS) -> Iterator[DoctorChe
 def examine_device(
     config_files: Sequence[Path], config_dirs: Sequence[Path], address: str
 ) -> Iterator[DoctorCheck]:
-    """Whether a guest could be given the PCI device now, with managed='yes'. Write nothing.
+    """Whether a guest could be given the PCI device now, `managed` as the settings say. Write nothing.
 
     Raises UsageError for what is no PCI address, SettingsError.
     """
@@ -657,7 +657,8 @@ def examine_device(
     if device is not None and device.vfio and address not in holders and (PCI_DEVICES / address).is_dir():
         openers = tuple(vfio_uses(PCI_DEVICES / address, device.driver, PROC))
         device = replace(device, openers=openers)
-    yield from check_device(PassedDevice(address, managed=True, device=device), holders)
+    managed = device is None or device.managed
+    yield from check_device(PassedDevice(address, managed=managed, device=device), holders)
 
 
 QUESTIONS = {

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from agent.codec import decode
 from agent.cpuset import parse_cpu_set
-from agent.device_names import CC_MODES, DASHED_UUID, PCI_ADDRESS, address_of, is_vfio
+from agent.device_names import CC_MODES, DASHED_UUID, PCI_ADDRESS, PLAIN_VFIO, address_of, is_vfio
 from agent.driver import DescribedProvider, DeviceSigns, GroupMember, HostDevice, PassedDevice, RootSight
 from agent.durable.files import cc_mode, entries, link_name, read_bytes, read_number, read_text, vram_quota
 from agent.durable.netlink import read_ports
@@ -206,7 +206,8 @@ class Sysfs:
             methods: tuple[str, ...] | None = ("reset",)  # before Linux 5.15
         else:
             methods = None if reset is None else tuple(reset.split())
-        cell = read_number(path / "numa_node")
+        cell, name = read_number(path / "numa_node"), itself.address
+        migrate = (self.migration_driver(name), self.replacement(name, itself.driver)) if in_full else ()
         return HostDevice(
             itself.address,
             itself.driver,
@@ -220,7 +221,7 @@ class Sysfs:
             None if cell is None else self._nearest(cell),
             vfs,
             tuple(vf for vf in vfs if self._member(self._devices / vf).vfio),
-            self.migration_driver(itself.address) if in_full else None,
+            tuple(filter(None, migrate)),
             next((entry.name for entry in entries(path / "vfio-dev")), ""),
             (self._sys / "class" / "misc" / "iommu").exists(),
             cc_mode(path) if in_full else None,
@@ -389,9 +390,11 @@ class Sysfs:
                 return bound if migrates else ""
         else:
             driver = self.variant(address) or ""
+        return driver if self._migrates(path, driver) else None
+
+    def _migrates(self, path: Path, driver: str) -> bool:
         # These drivers migrate virtual functions alone, also where a whole card has the same ids.
-        migrates = driver.replace("-", "_") in _MIGRATES and (path / "physfn").exists()
-        return driver if migrates else None
+        return driver.replace("-", "_") in _MIGRATES and (path / "physfn").exists()
 
     def variant(self, address: str) -> str | None:
         """The driver of VFIO that libvirt (from 10.0) binds to this device before the plain one; "" for none.
@@ -407,6 +410,19 @@ class Sysfs:
         alias = (read_text(self._path(address) / "modalias") or "").replace("pci:", "vfio_pci:", 1)
         fitting = [each for each in aliases if fnmatchcase(alias, each[0])]
         return min(fitting, key=lambda each: each[0].count("*"), default=("", ""))[1]
+
+    def replacement(self, address: str, bound: str) -> str | None:
+        """The driver of VFIO that libvirt binds instead of this bound one of VFIO, as of `variant`.
+
+        "" where that is not known to migrate the device, or could be any, since the kernel's list cannot be
+        read and the plain driver is bound. None where libvirt binds no other one, or the plain one.
+        """
+        driver = self.variant(address) if is_vfio(bound) else ""
+        if driver is None:
+            return "" if bound == PLAIN_VFIO else None
+        if driver in ("", bound.replace("-", "_")):
+            return None
+        return driver if self._migrates(self._path(address), driver) else ""
 
     def _vfio_aliases(self) -> Sequence[tuple[str, str]] | None:
         """(pattern of devices, driver of VFIO for just them) of the running kernel; read once a change."""

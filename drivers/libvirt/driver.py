@@ -12,7 +12,7 @@ from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from agent.device_names import address_of
+from agent.device_names import PLAIN_VFIO, address_of, is_vfio
 from agent.driver import (
     ROOT_SIGHT,
     CarvedUnit,
@@ -36,7 +36,9 @@ from drivers.host.providers import absent_cpus, check_cpu_sets, check_file_backe
 from drivers.host.sysfs import Sysfs, boot_id, default_huge_page_kib, device_addresses, read_signs
 from drivers.libvirt.describe import mixed_sizes
 from drivers.libvirt.describe.bandwidth import parse_ovs
+from drivers.libvirt.describe.cards import DeviceSpec
 from drivers.libvirt.describe.devices import (
+    spec_of,
     unknown_groups,
     vdpa_functions,
     with_functions,
@@ -243,9 +245,21 @@ class LibvirtDriver(Driver):
         device, model = self._sysfs.read(address), self._model
         if device is None or model is None:
             return device
-        # One with a vGPU of a vendor's own driver of VFIO keeps that driver.
-        plain = model.devices.plain - model.devices.vgpu_types.keys()
-        return changed(device, becomes_plain=device.address in plain)
+        becomes, name = self._sysfs.variant(device.address) or "", device.address
+        if name in model.devices.vgpu_types or (device.vfio and not is_vfio(device.driver)):
+            becomes = ""  # it has a vendor's own driver of VFIO, and keeps that
+        elif name in model.devices.plain:
+            becomes = PLAIN_VFIO
+        elif becomes == device.driver.replace("-", "_"):
+            becomes = device.driver
+        found = (
+            spec_of(self._model_settings.devices, function, card)
+            for card in model.devices.cards
+            for function in (card.device, *card.vfs)
+            if function.address == name
+        )
+        spec = next(found, None) or DeviceSpec()
+        return changed(device, becomes=becomes, managed=spec.managed, live_migratable=spec.live_migratable)
 
     def passed_devices(self, xml: str) -> tuple[PassedDevice, ...]:
         """See `Driver`."""

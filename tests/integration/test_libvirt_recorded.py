@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import libvirt
@@ -14,15 +15,18 @@ from kits.reshape import ROOT, World
 from agent.audit.auditor import Auditor, AuditReader
 from agent.carving.carver import Carver, CarvingJournal
 from agent.carving.kernel import Kernel
+from agent.doctor.check import CheckVerdict, check_device
 from agent.driver import (
     DeclaredCarving,
     DescribedProvider,
     DriverSettings,
     Guest,
     MoveInstruction,
+    PassedDevice,
     UsedUnit,
 )
 from drivers.libvirt.driver import LibvirtDriver
+from drivers.libvirt.xml import NodeDevice, PciDevice, parse_node_device
 
 VF = '{"vendor_id": "8086", "product_id": "10ca", "physical_network": "physnet0"}'
 T4 = '{"vendor_id": "10de", "product_id": "1eb8", "resource_class": "PGPU", "traits": "CUSTOM_T4"}'
@@ -250,22 +254,56 @@ def test_a_type_whose_class_was_named_brings_its_holders_along(hosts: Hosts) -> 
     assert move.consumers == {guests(driver)["vm-mdev"].uuid: {"VGPU": 1}}
 
 
+MLX5 = "mlx5_vfio_pci"
+
+
 @pytest.mark.parametrize(
-    ("version", "alias", "plain"),
+    ("version", "bound", "alias", "said", "becomes", "word"),
     [
-        (9_000_000, "mlx5_vfio_pci", True),
-        (10_000_000, "mlx5_vfio_pci", False),
-        (11_003_000, "vfio_pci", True),
-        (0, "mlx5_vfio_pci", False),
+        (9_000_000, "igbvf", MLX5, "", "vfio-pci", "this libvirt binds vfio-pci"),
+        (10_000_000, "igbvf", MLX5, "", MLX5, "can be migrated live"),
+        (11_003_000, "igbvf", "vfio_pci", "", "vfio-pci", "No VFIO driver"),
+        (0, "igbvf", MLX5, "", MLX5, "can be migrated live"),
+        (9_000_000, MLX5, MLX5, "", "vfio-pci", "this libvirt binds vfio-pci"),
+        (9_000_000, MLX5, MLX5, ', "managed": "no"', "vfio-pci", "can be migrated live"),
+        (11_003_000, MLX5, "vfio_pci", "", "vfio-pci", "this libvirt binds vfio-pci"),
+        (11_003_000, MLX5, "vfio_pci", ', "managed": "no"', "vfio-pci", "can be migrated live"),
+        (11_003_000, MLX5, MLX5, "", MLX5, "can be migrated live"),
+        (11_003_000, MLX5, "acme_vfio_pci", "", "acme_vfio_pci", "this libvirt binds acme_vfio_pci"),
+        (11_003_000, MLX5, "xe_vfio_pci", "", "xe_vfio_pci", "with the driver xe_vfio_pci"),
+        (11_003_000, "xe-vfio-pci", "xe_vfio_pci", "", "xe-vfio-pci", "with the driver xe-vfio-pci"),
+        (11_003_000, "vfio-pci", MLX5, "", MLX5, "the agent does not count on that"),
+        (11_003_000, "vfio-pci", MLX5, ', "managed": "no"', MLX5, f"{MLX5} could"),
+        (9_000_000, "vfio-pci", MLX5, "", "vfio-pci", f"{MLX5} could"),
+        (11_003_000, "igbvf", MLX5, ', "managed": "no"', MLX5, f"{MLX5} could"),
+        (11_003_000, MLX5, MLX5, ', "live_migratable": "no"', MLX5, "cannot be migrated live"),
+        (
+            11_003_000,
+            "vfio-pci",
+            MLX5,
+            ', "live_migratable": "yes"',
+            MLX5,
+            "can be migrated live",
+        ),
     ],
 )
-def test_the_driver_that_a_function_gets_follows_from_the_version_of_libvirt(
-    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, alias: str, plain: bool
+def test_the_doctor_says_of_a_function_what_the_tree_says(
+    hosts: Hosts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    bound: str,
+    alias: str,
+    said: str,
+    becomes: str,
+    word: str,
 ) -> None:
     """`plimsoll doctor --device` reads the guests first. The test driver has no version of its own."""
-    tree, function = PciTree(tmp_path / "root"), "0000:41:10.0"
-    tree.add("0000:41:00.0")
-    tree.add(function, "igbvf", 1, pf="0000:41:00.0", modalias="pci:v00008086d000010CAsv0sd0bc02sc00i00")
+    tree, card = PciTree(tmp_path / "root"), "0000:41:00.0"
+    tree.add(card)
+    functions = [f"0000:41:10.{number}" for number in (0, 2, 4, 6)]
+    for function in functions:
+        tree.add(function, bound, 1, pf=card, modalias="pci:v00008086d000010CAsv0sd0bc02sc00i00")
     folder = tree.modules / os.uname().release
     folder.mkdir()
     (folder / "modules.alias").write_text(f"alias vfio_pci:v00008086d*sv*sd*bc*sc*i* {alias}\n")
@@ -273,13 +311,28 @@ def test_the_driver_that_a_function_gets_follows_from_the_version_of_libvirt(
     if version:
         monkeypatch.setattr(libvirt.virConnect, "getType", lambda _: "QEMU")
         monkeypatch.setattr(libvirt.virConnect, "getLibVersion", lambda _: version)
-    driver = hosts("vfs", sysfs_path=str(tree.sys), full_connection=False)
-    before = driver.host_device(function)
-    assert before is not None and not before.becomes_plain, "nothing was asked of libvirt"
-    driver.guests()
-    device = driver.host_device(function)
-    assert device is not None and device.becomes_plain is plain
-    assert device.migration_driver == (alias if alias == "mlx5_vfio_pci" else None)
+
+    def parse(text: str, what: str, *, active: bool) -> NodeDevice | None:
+        """The test driver leaves the driver of a device out."""
+        parsed = parse_node_device(text, what, active=active)
+        of_card = isinstance(parsed, PciDevice) and parsed.physical_function == card
+        return replace(parsed, driver=bound) if isinstance(parsed, PciDevice) and of_card else parsed
+
+    monkeypatch.setattr("drivers.libvirt.io.devices.parse_node_device", parse)
+    spec = f'{{"vendor_id": "8086", "product_id": "10ca"{said}}}'
+    driver = hosts(
+        "vfs", options={"pci": {"device_spec": (spec,)}}, sysfs_path=str(tree.sys), full_connection=False
+    )
+    before = driver.host_device(functions[0])
+    assert before is not None and not before.becomes, "nothing was asked of libvirt"
+    traits = by_device(driver)[NIC].traits
+    device = driver.host_device(functions[0])
+    assert device is not None and device.becomes == becomes
+    assert device.managed is ("managed" not in said)
+    passed = PassedDevice(device.address, device.managed, device)
+    (check,) = (each for each in check_device(passed, {}) if each.name == "migration")
+    assert word in check.sentence
+    assert (check.verdict is CheckVerdict.GOOD) is ("HW_PCI_LIVE_MIGRATABLE" in traits)
 
 
 def test_what_root_reads_of_a_card_reaches_the_audit_and_the_status(

@@ -75,11 +75,11 @@ class DeviceFacts:
     {GPU: first one of its group} and `cc_modes` {GPU: its mode} as of `RootSight`.
     `bridges` {card's address: what is above it, from its root complex down; see `Sysfs.bridges`}.
     `migration_drivers` {function's address: driver of VFIO that can migrate it, or "", as of
-    `Sysfs.migration_driver`}; `rebound` are those under VFIO's plain driver to which libvirt may bind another
-    one when a guest starts, and `plain` those to which it binds the plain one. `vgpu_branch` is that of the
-    host's vGPU driver, such as "550". `ports` {virtual function's address: the MAC address and VLAN that its
-    card has for it}, see `agent.device_names.PORT`; `vram` {its address: what `Sysfs.vram` says of it}.
-    `withheld` are traits that no card has here, see `usable`.
+    `Sysfs.migration_driver`}; `rebound` {function's address: driver of VFIO that libvirt binds instead when a
+    guest starts, or "", as of `Sysfs.replacement`}; to those in `plain` it binds the plain one. `vgpu_branch`
+    is that of the host's vGPU driver, such as "550". `ports` {virtual function's address: the MAC address and
+    VLAN that its card has for it}, see `agent.device_names.PORT`; `vram` {its address: what `Sysfs.vram` says
+    of it}. `withheld` are traits that no card has here, see `usable`.
     """
 
     cards: tuple[Card, ...] = ()
@@ -92,7 +92,7 @@ class DeviceFacts:
     vgpu_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     vgpu_gib: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     migration_drivers: Mapping[str, str] = field(default_factory=dict)
-    rebound: frozenset[str] = frozenset()
+    rebound: Mapping[str, str] = field(default_factory=dict)
     plain: frozenset[str] = frozenset()
     vgpu_branch: str = ""
     ports: Mapping[str, str] = field(default_factory=dict)
@@ -498,6 +498,9 @@ def _migration_driver(context: CardContext, function: PciDevice, spec: DeviceSpe
     driver = context.facts.migration_drivers.get(function.address)
     if _becomes_plain(context, function, spec):
         return ""
+    by = _replaced_by(context, function, spec)
+    if by is not None:
+        return by or None
     is_bound = driver == function.driver
     return driver if spec is None or spec.managed or is_bound or not driver else None
 
@@ -528,9 +531,18 @@ def _is_stateless(context: CardContext, function: PciDevice, spec: DeviceSpec | 
     if _becomes_plain(context, function, spec):
         return True
     unknown = "" if function.driver == device_names.PLAIN_VFIO else None
-    if facts.migration_drivers.get(address, unknown) != "":
-        return False
-    return address not in facts.rebound or not (spec is None or spec.managed)
+    known = facts.migration_drivers.get(address, unknown)
+    return known == "" and _replaced_by(context, function, spec) is None
+
+
+def _replaced_by(context: CardContext, function: PciDevice, spec: DeviceSpec | None) -> str | None:
+    """The driver of VFIO by which libvirt replaces the bound one; "" if it may not migrate, None for none."""
+    by = context.facts.rebound.get(function.address)
+    if by is None or (spec is not None and not spec.managed):
+        return None
+    if function.driver == device_names.PLAIN_VFIO:
+        return ""  # a domain with managed='no' starts with it as well
+    return None if function.address in context.held else by
 
 
 def _becomes_plain(context: CardContext, function: PciDevice, spec: DeviceSpec | None) -> bool:
@@ -612,7 +624,7 @@ def _offered_functions(context: CardContext) -> Iterator[tuple[PciDevice, Device
         is_card = function is card.device
         in_use = function.address in context.held
         vgpu_type = context.facts.vgpu_types.get(function.address)
-        spec = next((spec for spec in settings.specs if spec.matches(function, card)), None)
+        spec = spec_of(settings, function, card)
         if spec is not None and spec.remote_managed:
             continue
         resource_class = _resource_class(context, function, spec)
@@ -627,6 +639,11 @@ def _offered_functions(context: CardContext) -> Iterator[tuple[PciDevice, Device
                 continue
         parts.add(resource_class)
         yield function, spec
+
+
+def spec_of(settings: DeviceSettings, function: PciDevice, card: Card) -> DeviceSpec | None:
+    """The first spec that offers the function of the card."""
+    return next((spec for spec in settings.specs if spec.matches(function, card)), None)
 
 
 def _vgpu_spec(context: CardContext, function: PciDevice) -> MdevSpec | None:
@@ -688,7 +705,7 @@ def usable(facts: DeviceFacts, guests: DomainCapabilities | None, libvirt: Versi
         bound = facts.migration_drivers.items() & drivers.items()
         refused = {address: "" for address, driver in facts.migration_drivers.items() if not driver}
         plain = frozenset(drivers)
-        facts = replace(facts, migration_drivers=dict(bound) | refused, rebound=frozenset(), plain=plain)
+        facts = replace(facts, migration_drivers=dict(bound) | refused, rebound={}, plain=plain)
     if no_confidential_devices(guests):
         facts = replace(facts, withheld=frozenset({device_names.CC_ON, device_names.CC_DEVTOOLS}))
     return facts

@@ -15,7 +15,6 @@ from typing import Any
 
 import libvirt
 
-from agent.device_names import PLAIN_VFIO
 from agent.driver import RootSight
 from agent.durable.files import write_atomically
 from agent.errors import DriverDataError
@@ -55,15 +54,15 @@ class _KnownDevice:
     """A device as it was last read; `device` is None for kinds that the driver does not use.
 
     `mdev_limits` {mediated type: how many the card can have} and `mdev_count` are those of one PCI function;
-    `migration_driver` is the driver of VFIO that can migrate it. `rebound`: it is under VFIO's plain driver,
-    and libvirt may bind another one; `plain`: libvirt binds the plain one, whichever it is under.
+    `migration_driver` is the driver of VFIO that can migrate it, `rebound` the one by which libvirt replaces
+    the bound one, see `Sysfs.replacement`. `plain`: libvirt binds the plain one, whichever it is under.
     """
 
     device: NodeDevice | None
     mdev_limits: Mapping[str, int] = field(default_factory=dict)
     mdev_count: int | None = None
     migration_driver: str | None = None
-    rebound: bool = False
+    rebound: str | None = None
     plain: bool = False
 
 
@@ -202,7 +201,7 @@ class DeviceReader:
                 for address, known in functions
                 if known.migration_driver is not None
             },
-            rebound=frozenset(address for address, known in functions if known.rebound),
+            rebound={address: known.rebound for address, known in functions if known.rebound is not None},
             plain=frozenset(address for address, known in functions if known.plain),
             vgpu_branch=self._sysfs.vgpu_driver_branch(),
             cards=cards,
@@ -232,12 +231,11 @@ class DeviceReader:
             LOG.warning("%s; it stays as it was known", error.message)
             return known
         if isinstance(parsed, PciDevice) and parsed.class_id >> 16 != _BRIDGE and not parsed.mdev_types:
-            variant = self._sysfs.variant(parsed.address)
             return _KnownDevice(
                 parsed,
                 migration_driver=self._sysfs.migration_driver(parsed.address),
-                rebound=parsed.driver == PLAIN_VFIO and variant != "",
-                plain=variant == "",
+                rebound=self._sysfs.replacement(parsed.address, parsed.driver),
+                plain=self._sysfs.variant(parsed.address) == "",
             )
         if not isinstance(parsed, PciDevice) or not parsed.mdev_types:
             return _KnownDevice(parsed)

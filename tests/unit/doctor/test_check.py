@@ -12,18 +12,18 @@ from agent.driver import GroupMember, HostDevice, PassedDevice
 GPU, SOUND, BRIDGE, VF = "0000:01:00.0", "0000:01:00.1", "0000:00:01.0", "0000:41:10.0"
 READY = HostDevice(
     GPU,
-    "vfio-pci",
+    "x_vfio_pci",
     vfio=True,
     group="1",
     members=(
         GroupMember(BRIDGE, "pcieport", bridge=True),
-        GroupMember(GPU, "vfio-pci", vfio=True),
+        GroupMember(GPU, "x_vfio_pci", vfio=True),
         GroupMember(SOUND, "vfio-pci", vfio=True),
     ),
     reset_methods=("flr", "bus"),
     cell=0,
     near_cell=0,
-    migration_driver="x_vfio_pci",
+    migration_drivers=("x_vfio_pci",),
 )
 BOUND = replace(
     READY,
@@ -128,8 +128,8 @@ def test_a_card_with_virtual_functions_of_guests() -> None:
         (replace(READY, reset_methods=None), "reset"),
         (replace(READY, cell=2, near_cell=1), "cell"),
         (replace(READY, cell=2, near_cell=None), "cell"),
-        (replace(READY, migration_driver=None), "migration"),
-        (replace(READY, becomes_plain=True), "migration"),
+        (replace(READY, migration_drivers=()), "migration"),
+        (replace(READY, becomes="vfio-pci"), "migration"),
     ],
 )
 def test_what_a_guest_starts_with_all_the_same_is_a_warning(device: HostDevice, name: str) -> None:
@@ -155,12 +155,111 @@ def test_by_which_interface_a_guest_can_get_it(device: HostDevice, sentence: str
     assert checks.get("interface") is None if sentence is None else sentence in checks["interface"]
 
 
-def test_a_driver_that_libvirt_replaces_migrates_only_what_libvirt_does_not_bind() -> None:
-    replaced = replace(READY, becomes_plain=True)
-    checks = {each.name: each for each in check_device(PassedDevice(GPU, True, replaced), {})}
-    told = f"With managed='yes', this libvirt binds vfio-pci to {GPU}, which does not migrate it; x_vfio_pci "
-    assert told in checks["migration"].sentence
-    assert verdicts(replaced, managed=False) == {}
+X, PLAIN = replace(READY, becomes="x_vfio_pci"), replace(READY, driver="vfio-pci")
+IDLE = replace(BOUND, becomes="x_vfio_pci")
+BY_SPEC = 'its [pci] device_spec says so ("live_migratable":'
+AT_BOOT = "Bind x_vfio_pci to it at boot (driver_overrides)"
+BY_HAND = """, and write managed='no' into the domain and "managed": "no" into its [pci] device_spec."""
+
+
+@pytest.mark.parametrize(
+    ("device", "managed", "sentence", "remedy"),
+    [
+        (X, True, f"A guest with {GPU} can be migrated live, with the driver x_vfio_pci.", ""),
+        (X, False, f"A guest with {GPU} can be migrated live, with the driver x_vfio_pci.", ""),
+        (
+            replace(X, becomes="vfio-pci"),
+            True,
+            f"With managed='yes', this libvirt binds vfio-pci to {GPU}, which does not migrate it; "
+            "x_vfio_pci could.",
+            AT_BOOT + BY_HAND,
+        ),
+        (
+            replace(X, becomes="vfio-pci"),
+            False,
+            f"A guest with {GPU} can be migrated live, with the driver x_vfio_pci.",
+            "",
+        ),
+        (
+            replace(X, becomes="acme_vfio_pci"),
+            True,
+            f"With managed='yes', this libvirt binds acme_vfio_pci to {GPU}, which is not known to migrate "
+            "it; x_vfio_pci could.",
+            AT_BOOT + BY_HAND,
+        ),
+        (
+            replace(X, becomes="y_vfio_pci", migration_drivers=("x_vfio_pci", "y_vfio_pci")),
+            True,
+            f"A guest with {GPU} can be migrated live, with the driver y_vfio_pci.",
+            "",
+        ),
+        (
+            PLAIN,
+            True,
+            f"{GPU} is bound to vfio-pci, which does not migrate it; x_vfio_pci could.",
+            AT_BOOT + ".",
+        ),
+        (
+            replace(PLAIN, becomes="x_vfio_pci"),
+            False,
+            f"{GPU} is bound to vfio-pci, which does not migrate it; x_vfio_pci could.",
+            AT_BOOT + ".",
+        ),
+        (
+            replace(PLAIN, becomes="x_vfio_pci"),
+            True,
+            f"{GPU} is bound to vfio-pci, which does not migrate it; with managed='yes', this libvirt binds "
+            "x_vfio_pci, which can, but the agent does not count on that.",
+            AT_BOOT
+            + """, or write "live_migratable": "yes" into its [pci] device_spec if all its domains have """
+            "managed='yes'.",
+        ),
+        (IDLE, True, f"A guest with {GPU} can be migrated live, with the driver x_vfio_pci.", ""),
+        (
+            IDLE,
+            False,
+            f"{GPU} is bound to nouveau, which does not migrate it; x_vfio_pci could.",
+            AT_BOOT + ".",
+        ),
+        (
+            replace(IDLE, live_migratable=False),
+            True,
+            f'A guest with {GPU} cannot be migrated live: {BY_SPEC} "no").',
+            "Detach it before a live migration, or move the guest while it is shut off.",
+        ),
+        (
+            replace(READY, live_migratable=True, migration_drivers=()),
+            True,
+            f'A guest with {GPU} can be migrated live: {BY_SPEC} "yes").',
+            "",
+        ),
+    ],
+)
+def test_whether_and_by_which_driver_a_guest_with_it_can_be_migrated_live(
+    device: HostDevice, managed: bool, sentence: str, remedy: str
+) -> None:
+    checks = {each.name: each for each in check_device(PassedDevice(GPU, managed, device), {})}
+    assert (checks["migration"].sentence, checks["migration"].remedy) == (sentence, remedy)
+    assert (checks["migration"].verdict is CheckVerdict.GOOD) is (not remedy)
+
+
+def test_the_driver_that_libvirt_binds_is_the_one_that_migrates_it() -> None:
+    """Where libvirt was not asked, both checks suppose the kernel's own driver for the device."""
+    for device, bound in (
+        (IDLE, "x_vfio_pci"),
+        (replace(IDLE, becomes="vfio-pci"), "vfio-pci"),
+        (BOUND, "x_vfio_pci"),
+        (replace(BOUND, migration_drivers=()), "vfio-pci"),
+    ):
+        checks = {each.name: each.sentence for each in check_device(PassedDevice(GPU, True, device), {})}
+        assert f"; libvirt binds it to {bound} when a guest" in checks["driver"]
+        assert ("x_vfio_pci." in checks["migration"]) is (bound == "x_vfio_pci")
+
+
+def test_a_device_that_its_spec_leaves_to_the_host_is_not_bound_for_a_guest() -> None:
+    device = replace(BOUND, managed=False)
+    (problem,) = problems(PassedDevice(GPU, False, device))
+    assert "its [pci] device_spec does not let libvirt bind it to vfio-pci." in problem
 
 
 @pytest.mark.parametrize("mode", ["on", "devtools", "off", None])
@@ -174,7 +273,7 @@ def test_the_mode_of_a_gpu_is_told_where_it_can_be_read(mode: str | None) -> Non
 
 
 def test_every_remedy_is_there_where_something_is_not_good() -> None:
-    worst = replace(BOUND, group=None, members=(), reset_methods=(), cell=1, migration_driver=None)
+    worst = replace(BOUND, group=None, members=(), reset_methods=(), cell=1, migration_drivers=())
     for check in check_device(PassedDevice(GPU, False, worst), {GPU: "web (1)"}):
         assert bool(check.remedy) is (check.verdict is not CheckVerdict.GOOD)
         assert check.sentence.endswith(".") and GPU in check.sentence

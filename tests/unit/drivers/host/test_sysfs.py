@@ -390,8 +390,8 @@ def test_the_driver_that_can_migrate_a_device(tree: PciTree) -> None:
         "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n"
         "alias vfio_pci:v000015B3d0000101Esv*sd*bc*sc*i* mlx5_vfio_pci\n"
     )
-    found = [read(tree, address).migration_driver for address in (NIC, GPU, SOUND)]
-    assert found == ["mlx5_vfio_pci", None, "pds_vfio_pci"]
+    found = [read(tree, address).migration_drivers for address in (NIC, GPU, SOUND)]
+    assert found == [("mlx5_vfio_pci",), (), ("pds_vfio_pci",)]
 
 
 @pytest.mark.parametrize(("driver", "migrates"), [("xe", "xe_vfio_pci"), ("xe-vfio-pci", "xe-vfio-pci")])
@@ -405,8 +405,8 @@ def test_a_whole_card_does_not_migrate_under_a_driver_for_its_functions(
     )
     tree.add(GPU, driver, 1, modalias=gpu)
     tree.add("0000:03:00.1", driver, 2, pf=GPU, modalias=gpu)
-    assert read(tree, GPU).migration_driver is None
-    assert read(tree, "0000:03:00.1").migration_driver == migrates
+    assert read(tree, GPU).migration_drivers == ()
+    assert read(tree, "0000:03:00.1").migration_drivers == (migrates,)
 
 
 def test_a_driver_for_just_one_device_is_no_promise_to_migrate_it(tree: PciTree) -> None:
@@ -416,7 +416,7 @@ def test_a_driver_for_just_one_device_is_no_promise_to_migrate_it(tree: PciTree)
     tree.add(SOUND, "vfio-pci", 3, pf=WHOLE, modalias=MODALIAS)
     aliases = tree.modules / "modules.alias"
     aliases.write_text("alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* nvgrace_gpu_vfio_pci\n")
-    assert [read(tree, each).migration_driver for each in (NIC, GPU, SOUND)] == [None] * 3
+    assert [read(tree, each).migration_drivers for each in (NIC, GPU, SOUND)] == [()] * 3
     sysfs = Sysfs(tree.sys, tree.proc, tree.modules)
     assert sysfs.migration_driver(NIC) is None
     aliases.write_text("alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n")
@@ -502,6 +502,36 @@ def test_the_mode_of_confidential_computing(
     assert read(tree, GPU).cc_mode == mode
 
 
+@pytest.mark.parametrize(
+    ("bound", "alias", "replacement", "drivers"),
+    [
+        ("mlx5_vfio_pci", "mlx5_vfio_pci", None, ("mlx5_vfio_pci",)),
+        ("mlx5_vfio_pci", "acme_vfio_pci", "", ("mlx5_vfio_pci",)),
+        ("mlx5_vfio_pci", "xe_vfio_pci", "xe_vfio_pci", ("mlx5_vfio_pci", "xe_vfio_pci")),
+        ("mlx5_vfio_pci", "vfio_pci", None, ("mlx5_vfio_pci",)),
+        ("mlx5_vfio_pci", None, None, ("mlx5_vfio_pci",)),
+        ("xe-vfio-pci", "xe_vfio_pci", None, ("xe-vfio-pci",)),
+        ("acme_vfio_pci", "mlx5_vfio_pci", "mlx5_vfio_pci", ("mlx5_vfio_pci",)),
+        ("vfio-pci", "mlx5_vfio_pci", "mlx5_vfio_pci", ("mlx5_vfio_pci",)),
+        ("vfio-pci", "acme_vfio_pci", "", ()),
+        ("vfio-pci", "vfio_pci", None, ()),
+        ("vfio-pci", None, "", ()),
+        ("mlx5_core", "mlx5_vfio_pci", None, ("mlx5_vfio_pci",)),
+        ("", "acme_vfio_pci", None, ()),
+    ],
+)
+def test_the_driver_of_vfio_by_which_libvirt_replaces_the_bound_one(
+    tree: PciTree, bound: str, alias: str | None, replacement: str | None, drivers: tuple[str, ...]
+) -> None:
+    """virPCIDeviceBindToStub asks which driver is bound only after it has chosen the one to bind."""
+    tree.add(WHOLE)
+    tree.add(NIC, bound, 1, pf=WHOLE, modalias=MODALIAS)
+    if alias is not None:
+        (tree.modules / "modules.alias").write_text(f"alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* {alias}\n")
+    assert Sysfs(tree.sys, tree.proc, tree.modules).replacement(NIC, bound) == replacement
+    assert read(tree, NIC).migration_drivers == drivers
+
+
 @pytest.mark.parametrize("lacks", ["resource0", "memory", "header", "config", "whole"])
 def test_a_card_that_is_not_to_be_read_tells_no_mode(tree: PciTree, lacks: str) -> None:
     """Memory that is off, as of a card in D3; a BAR that is too short; a device that vanished."""
@@ -523,7 +553,8 @@ def test_the_kernel_decides_where_it_says_whether_a_bound_device_migrates(
     shown.mkdir(parents=True)
     if migrates:
         (shown / "migration").mkdir()
-    assert read(tree, NIC).migration_driver == (driver if migrates else "")
+    assert Sysfs(tree.sys, tree.proc).migration_driver(NIC) == (driver if migrates else "")
+    assert read(tree, NIC).migration_drivers == ((driver,) if migrates else ())
 
 
 @pytest.mark.parametrize(
@@ -538,7 +569,8 @@ def test_the_kernel_decides_for_a_vendors_own_driver_of_vfio_too(
     folder = tree.sys / "kernel" / "debug" / "vfio" / GPU
     for made in (folder,) * shown + (folder / "migration",) * migration:
         made.mkdir(parents=True)
-    assert read(tree, GPU).migration_driver == driver
+    assert Sysfs(tree.sys, tree.proc, tree.modules).migration_driver(GPU) == driver
+    assert read(tree, GPU).migration_drivers == ((driver,) if driver else ())
 
 
 BAD_MODES = '{"cc_modes": {"0000:18:00.0": 1}}'

@@ -241,6 +241,7 @@ PLAIN = "CUSTOM_VFIO_DRIVER_VFIO_PCI"
         (VFS, "", {"driver": "igbvf", "plain": VFS[1:]}, set()),
         (VFS, "", {"driver": "igbvf", "plain": VFS[1:], "held": VFS[:1]}, {PLAIN}),
         (VFS, ', "managed": "no"', {"driver": "igbvf", "plain": VFS}, set()),
+        (VFS, "", {"rebound": VFS, "by": "mlx5_vfio_pci"}, set()),
     ],
 )
 def test_functions_under_a_driver_of_vfio_that_takes_over_no_state(
@@ -253,7 +254,7 @@ def test_functions_under_a_driver_of_vfio_that_takes_over_no_state(
     vfs = tuple(replace(vf, driver=driver) if vf.address in bound else vf for vf in card.vfs)
     known = DeviceFacts(
         (replace(card, vfs=vfs),),
-        rebound=frozenset(facts.get("rebound", ())),
+        rebound=dict.fromkeys(facts.get("rebound", ()), facts.get("by", "")),
         plain=frozenset(facts.get("plain", ())),
         migration_drivers=facts.get("migration_drivers", {}),
     )
@@ -262,6 +263,45 @@ def test_functions_under_a_driver_of_vfio_that_takes_over_no_state(
     (provider,) = describe_cards(contexts, "node1", under_cells)
     found = {each for each in provider.traits if "MIGRATABLE" in each or "VFIO_DRIVER" in each}
     assert found - {"CUSTOM_VFIO_DRIVER_NEW_VFIO_PCI"} == expected
+
+
+XE, MIGRATES = "CUSTOM_VFIO_DRIVER_XE_VFIO_PCI", "HW_PCI_LIVE_MIGRATABLE"
+
+
+@pytest.mark.parametrize(
+    ("said", "bound_migrates", "by", "held", "expected"),
+    [
+        ("", True, "", "", set()),
+        ("", True, "xe_vfio_pci", "", {MIGRATES, XE}),
+        ("", True, "", "0", set()),
+        ("", True, "", "0123", {MIGRATES, MLX5}),
+        ("", True, "xe_vfio_pci", "0123", {MIGRATES, MLX5}),
+        ("", False, "", "", set()),
+        ("", False, "xe_vfio_pci", "", {MIGRATES, XE}),
+        ("", None, "xe_vfio_pci", "", {MIGRATES, XE}),
+        (', "managed": "no"', True, "", "", {MIGRATES, MLX5}),
+        (', "managed": "no"', True, "xe_vfio_pci", "", {MIGRATES, MLX5}),
+        (', "managed": "no"', False, "xe_vfio_pci", "", {PLAIN}),
+        (', "live_migratable": "yes"', True, "", "", {MIGRATES}),
+        (', "live_migratable": "no"', True, "xe_vfio_pci", "", {PLAIN}),
+    ],
+)
+def test_functions_whose_driver_of_vfio_libvirt_replaces_by_another_one(
+    said: str, bound_migrates: bool | None, by: str, held: str, expected: set[str]
+) -> None:
+    """From 10.0 on, by that of modules.alias, if the domain is managed. `by` "": it may not migrate."""
+    card = cards("vfs")[NIC0]
+    vfs = tuple(replace(vf, driver="mlx5_vfio_pci") for vf in card.vfs)
+    known = {None: {}, True: dict.fromkeys(VFS, "mlx5_vfio_pci"), False: dict.fromkeys(VFS, "")}
+    drivers = known[bound_migrates]
+    read = DeviceFacts((replace(card, vfs=vfs),), migration_drivers=drivers, rebound=dict.fromkeys(VFS, by))
+    settings = DeviceSettings(parse_device_specs((f'{{"vendor_id": "8086", "product_id": "10ca"{said}}}',)))
+    in_guests = frozenset(VFS[int(number)] for number in held)
+    (provider,) = describe_cards(card_contexts(read, settings, in_guests), "node1", under_cells)
+    assert {each for each in provider.traits if "MIGRATABLE" in each or "VFIO_DRIVER" in each} == expected
+    of_free = {XE} if XE in expected else {PLAIN} & expected
+    if not held and "yes" not in said and MLX5 not in expected:
+        assert {*provider.unit_drivers.values()} == of_free
 
 
 def test_before_libvirt_10_a_function_with_a_vgpu_stays_under_its_vendors_driver() -> None:
@@ -324,7 +364,14 @@ USED, USED_PLAIN, USED_XE = (
         ("mixed", "0", {"migration_drivers": {VFS[0]: ""}}, "", set()),
         ("mixed", "0", {"migration_drivers": {}}, "", set()),
         ("mixed", "0", {}, ', "live_migratable": "no"', set()),
-        ("mixed", "01", {"rebound": frozenset(VFS[1:2])}, "", set()),
+        ("mixed", "01", {"rebound": {VFS[1]: ""}}, "", set()),
+        (
+            "mixed",
+            "03",
+            {"migration_drivers": {VFS[0]: "", VFS[3]: "mlx5_vfio_pci"}, "rebound": {VFS[0]: ""}},
+            "",
+            {USED, USED_PLAIN},
+        ),
         ("two", "0", {}, "", {USED}),
         ("two", "1", {}, "", {USED_XE}),
         ("two", "01", {}, "", {USED, USED_XE}),

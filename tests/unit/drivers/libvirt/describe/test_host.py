@@ -506,7 +506,7 @@ def test_before_libvirt_10_only_the_bound_driver_migrates(
     assert ("CUSTOM_VFIO_DRIVER_VFIO_PCI" in nic.traits) is not migrates
     # Nor does it bind another driver to functions that vfio-pci has.
     vfs = tuple(replace(vf, driver="vfio-pci") for vf in card.vfs)
-    bound = replace(devices, cards=(replace(card, vfs=vfs),), rebound=frozenset(known))
+    bound = replace(devices, cards=(replace(card, vfs=vfs),), rebound=dict.fromkeys(known, ""))
     model = build_model(host, bound, (), {}, "boot", ModelSettings("node1", HostSettings(), DEVICES))
     (nic,) = (each for each in model.description.providers if each.device == card.key)
     assert ("CUSTOM_VFIO_DRIVER_VFIO_PCI" in nic.traits) is ((0, 0, 0) < libvirt < (10, 0, 0))
@@ -559,7 +559,7 @@ def test_before_libvirt_10_a_managed_function_becomes_plain(
     cards = tuple(replace(card, vfs=vfs) if each is card else each for each in devices.cards)
     addresses = frozenset(vf.address for vf in vfs)
     known = {} if driver == "vfio-pci" else dict.fromkeys(addresses, MLX5)
-    rebound = addresses if driver == "vfio-pci" else frozenset[str]()
+    rebound = dict.fromkeys(addresses if driver == "vfio-pci" else (), "")
     facts = replace(devices, cards=cards, migration_drivers=known, rebound=rebound)
     spec = '{"vendor_id": "8086", "product_id": "10ca", "address": "0000:41:10.*"%s}'
     whole = '{"vendor_id": "10de", "product_id": "1eb8"}'

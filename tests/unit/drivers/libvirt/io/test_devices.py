@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -136,26 +137,29 @@ def test_what_sysfs_alone_tells_of_a_function_is_a_fact_of_it(tmp_path: Path) ->
 
 
 VARIANT = "alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n"
+FUNCTION = "0000:41:00.1"
 OTHERS = "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n"
 
 
 @pytest.mark.parametrize(
     ("driver", "alias", "rebound", "plain"),
     [
-        ("vfio-pci", VARIANT, True, False),
-        ("vfio-pci", OTHERS, False, True),
-        ("vfio-pci", None, True, False),
-        ("mlx5_core", VARIANT, False, False),
-        ("mlx5_core", OTHERS, False, True),
-        ("mlx5_core", None, False, False),
-        ("mlx5_vfio_pci", VARIANT, False, False),
-        ("mlx5_vfio_pci", OTHERS, False, True),
-        ("mlx5_vfio_pci", None, False, False),
-        ("", OTHERS, False, True),
+        ("vfio-pci", VARIANT, {FUNCTION: "mlx5_vfio_pci"}, False),
+        ("vfio-pci", OTHERS, {}, True),
+        ("vfio-pci", None, {FUNCTION: ""}, False),
+        ("mlx5_core", VARIANT, {}, False),
+        ("mlx5_core", OTHERS, {}, True),
+        ("mlx5_core", None, {}, False),
+        ("mlx5_vfio_pci", VARIANT, {}, False),
+        ("mlx5_vfio_pci", OTHERS, {}, True),
+        ("mlx5_vfio_pci", None, {}, False),
+        ("xe-vfio-pci", VARIANT, {FUNCTION: "mlx5_vfio_pci"}, False),
+        ("mlx5_vfio_pci", VARIANT.replace("mlx5", "acme"), {FUNCTION: ""}, False),
+        ("", OTHERS, {}, True),
     ],
 )
 def test_the_functions_to_which_libvirt_binds_another_driver_of_vfio_or_the_plain_one(
-    driver: str, alias: str | None, rebound: bool, plain: bool, tmp_path: Path
+    driver: str, alias: str | None, rebound: Mapping[str, str], plain: bool, tmp_path: Path
 ) -> None:
     """One of which the kernel's drivers cannot be read may be rebound, and may get a driver that migrates."""
     tree = PciTree(tmp_path)
@@ -168,8 +172,8 @@ def test_the_functions_to_which_libvirt_binds_another_driver_of_vfio_or_the_plai
     session.libvirt = PciLibvirt(driver=driver)
     reader = DeviceReader(PendingReads(), Sysfs(tree.sys, tree.proc, tree.modules), 60.0)
     facts = reader.keep(reader.read(session))
-    assert facts.rebound == ({"0000:41:00.1"} if rebound else set())
-    assert facts.plain == ({"0000:41:00.1"} if plain else set())
+    assert facts.rebound == rebound
+    assert facts.plain == ({FUNCTION} if plain else set())
 
 
 @pytest.mark.parametrize("is_named", [True, False])
