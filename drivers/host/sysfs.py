@@ -399,8 +399,8 @@ class Sysfs:
     def variant(self, address: str) -> str | None:
         """The driver of VFIO that libvirt (from 10.0) binds to this device before the plain one; "" for none.
 
-        None where the kernel's list cannot be read. If the domain has managed='yes', libvirt does so
-        whichever driver is bound, also one of VFIO. Of several drivers it takes that whose pattern has the
+        None where the kernel's list cannot be read. If the domain has managed='yes', libvirt does so where
+        any other driver is bound, also one of VFIO. Of several drivers it takes that whose pattern has the
         fewest wildcards.
         Source: virPCIDeviceBindToStub and virPCIDeviceFindBestVFIOVariant in src/util/virpci.c of libvirt.
         """

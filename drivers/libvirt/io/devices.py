@@ -55,7 +55,7 @@ class _KnownDevice:
 
     `mdev_limits` {mediated type: how many the card can have} and `mdev_count` are those of one PCI function;
     `migration_driver` is the driver of VFIO that can migrate it, `rebound` the one by which libvirt replaces
-    the bound one, see `Sysfs.replacement`. `plain`: libvirt binds the plain one, whichever it is under.
+    the bound one, see `Sysfs.replacement`. `plain`: libvirt binds the plain one, also instead of another.
     """
 
     device: NodeDevice | None
