@@ -296,12 +296,12 @@ class Oracle:
                     claimed = [who for who in claimed if not self._is_taken_over(host, rows, who, uuid, name)]
                     largest = capacity
                 # Else a claim follows a reshape, and is larger than any target, or all claims are than all of
-                # them.
+                # them. What changes in the very moment in which a verification begins may have come after it.
                 claimed = [who for who in claimed if who in larger or need[who] <= largest]
                 if (
                     claimed
                     and sum(need.values()) - shared[uuid, name] > capacity
-                    and host.changed_at <= known_at
+                    and host.changed_at < known_at
                 ):
                     ask = partial(self._needed, host, rows, (uuid, name), known_at)
                     if any(needed <= capacity for needed in self._each_way(host, rows, ask)):
