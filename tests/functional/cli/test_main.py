@@ -908,8 +908,8 @@ def test_a_signal_ends_it_as_it_ends_a_process(tmp_path: Path, number: signal.Si
     def strike(pid: int) -> None:
         process = os.pidfd_open(pid)
         os.kill(pid, number)
-        # The agent must not hang up before the command ends. A SIGINT that comes between Python's last look at
-        # its signals and its read of the answer is seen after that read only, so a user strikes again.
+        # The agent must not hang up before the command ends. Python sees a SIGINT between its last look at
+        # signals and its read of the answer only after that read, so a user strikes again.
         while not select.select([process], [], [], 1.0)[0]:
             os.kill(pid, number)
         os.close(process)
