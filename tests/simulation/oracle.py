@@ -22,6 +22,8 @@ T = TypeVar("T")
 Amounts = Mapping[str, int]
 Column = dict[tuple[str, str], Counter[str]]
 """{(provider uuid, class): {party: amount}}"""
+FLOATING = ("VCPU", "MEMORY_MB")
+"""The classes of CPUs and memory without exact units."""
 
 NEVER = float("-inf")
 NEXT_LIFE_MAX = 16
@@ -834,9 +836,10 @@ class Oracle:
         Of migrations that look alike the sum counts, and Placement does not say whose each of them is. One
         without a claim may be that of any instance that lives elsewhere and needs as much of each class here,
         but for disks, which drivers need not see. Each of these has one as long as there are any, but for
-        those of instances that are nowhere. What is left over is nobody's where its instance is nowhere, is
-        here, "beside a place of the instance's own it is another instance's" (docs/moves.md), or needs other
-        CPUs or memory: to offer what its guest uses were a guess, which frees nothing.
+        those of instances that are nowhere. One that is left over may be that of an instance whose guest is
+        here and has got or lost devices since. Else it belongs to no instance of this host where its own is
+        nowhere, is here, "beside a place of the instance's own it is another instance's" (docs/moves.md), or
+        needs other CPUs or memory: to offer what its guest uses were a guess, which frees nothing.
         """
         yield ask()
         mine, held = self._providers_of(host), self.network.holdings()
@@ -854,23 +857,29 @@ class Oracle:
         spare = {
             migration: migration
             for migration, place in places.items()
-            if any(
-                place[name] != left.get(self.party(migration), Counter())[name]
-                for name in ("VCPU", "MEMORY_MB")
-            )
+            if any(place[name] != left.get(self.party(migration), Counter())[name] for name in FLOATING)
         }
         ways = []
         for place in {str(sorted(each.items())): each for each in places.values() if each}.values():
             migrations = [migration for migration, each in places.items() if each == place]
-            takers = [who for who, needs in left.items() if needs == place]
+            alike = [who for who, needs in left.items() if needs == place]
+            changed = [
+                who
+                for who, needs in left.items()
+                if who in host.guests
+                and who not in alike
+                and all(needs[name] == place[name] for name in FLOATING)
+            ]
+            takers = alike if len(alike) >= len(migrations) else alike + changed
             most = min(len(migrations), len(takers))
             gone = sum(not held.get(self.party(migration)) for migration in migrations)
             ways.append(
                 [
                     tuple(zip(some, those, strict=True))
-                    for dealt in range(max(0, most - gone), most + 1)
+                    for dealt in range(max(0, min(most, len(alike)) - gone), most + 1)
                     for some in combinations(migrations, dealt)
                     for those in permutations(takers, dealt)
+                    if dealt <= len(alike) or {*alike} <= {*those}
                 ]
             )
         known = self.party_of

@@ -860,6 +860,21 @@ def test_two_moves_that_look_alike_and_that_their_destination_forgot_end_at_the_
             assert (story.claim_of("a", f"web{number}") is None) is (end == "confirms")
 
 
+def test_a_migration_that_is_left_may_be_that_of_a_guest_that_got_a_device() -> None:
+    """Seed 16979: foreign3 is web4's, which is gone; it holds what web2 has, but for the device that came."""
+    with Story() as story:
+        a = story.host("a")
+        with story.meanwhile():
+            for web, migration in (("web2", "foreign2"), ("web4", "foreign3")):
+                a.schedules(web, **WEB)
+                a.stranger_starts(web, **WEB)
+                a.control_plane_moves(web, "b", migration)
+            story.deletes_allocation("foreign2")
+            a.guest_grows("web2", SRIOV_NET_VF=1)
+            a.guest_goes("web4")
+        story.comes_to_rest()
+
+
 def test_a_guest_is_claimed_for_beside_a_migration_that_may_be_one_of_its_own() -> None:
     """Seed 951173: what foreign1 holds may be web1's or web3's. web1's guest runs with what it is given."""
     alike = {"VCPU": 8, "MEMORY_MB": 9000, "DISK_GB": 40}
@@ -2019,7 +2034,7 @@ def test_a_revert_that_waits_for_its_guest_is_over_once_another_host_moves_the_i
     """Seeds 825220, 921387: what the migration onward holds is the guest's place, and no audit deletes it.
 
     Also where the source takes the instance on, as a scheduler placed it there and it has no claim: the
-    instance then holds just what the first migration does, and nobody reverted that.
+    instance then holds just what the first migration does, and no client has reverted that.
     """
     with Story("abc") as story:
         a, c, target = story.host("a"), story.host("c"), story.host(onward)
