@@ -508,6 +508,19 @@ def test_a_live_migration_is_refused_where_its_source_does_not_migrate_the_devic
     other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
 
 
+def refuses_beside_a_rival(other: GatedHost, claim: Claim, name: str, driver: str) -> None:
+    """Another guest has all functions but the last one, whose driver cannot take over the state."""
+    rival = ClaimRequest(str(uuid4()), (RequestGroup("", {name: 3}),))
+    other.world.operations.claim(rival)
+    assert taken(other, rival.consumer) == {*VFS[:3]}
+    with pytest.raises(Refused) as refused:
+        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
+    assert (
+        f"its {name} is under the driver of VFIO mlx5_vfio_pci at the source, and what is free here is "
+        f"on node2_net_enp65s0, which has {driver}."
+    ) in refused.value.message
+
+
 def test_a_live_migration_takes_of_a_mixed_card_what_can_take_over_the_state(
     host: GatedHost, other: GatedHost
 ) -> None:
@@ -540,15 +553,7 @@ def test_a_live_migration_takes_of_a_mixed_card_what_can_take_over_the_state(
     assert taken(other, vm.uuid) == {VFS[2]}
     other.world.operations.revert_move(migration, None)
     # Another guest has the only one: there are free functions, and none that could take over the state.
-    rival = ClaimRequest(str(uuid4()), (RequestGroup("", {name: 3}),))
-    other.world.operations.claim(rival)
-    assert taken(other, rival.consumer) == {*VFS[:3]}
-    with pytest.raises(Refused) as refused:
-        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
-    assert (
-        f"its {name} is under the driver of VFIO mlx5_vfio_pci at the source, and what is free here is "
-        "on node2_net_enp65s0, which has vfio_pci (or one that does not migrate it)."
-    ) in refused.value.message
+    refuses_beside_a_rival(other, claim, name, "vfio_pci (or one that does not migrate it)")
     assert host.held(vm.uuid) == before and other.held(vm.uuid) == {}
     # A cold one, and one of a function that the source does not migrate, take any.
     other.world.operations.begin_move(MoveKind.COLD_MIGRATE, migration := str(uuid4()), claim.request)
@@ -574,15 +579,7 @@ def test_a_live_migration_takes_of_a_card_with_two_drivers_a_function_of_the_sou
     other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration := str(uuid4()), claim.request)
     assert taken(other, vm.uuid) == {VFS[2]}
     other.world.operations.revert_move(migration, None)
-    rival = ClaimRequest(str(uuid4()), (RequestGroup("", {name: 3}),))
-    other.world.operations.claim(rival)
-    assert taken(other, rival.consumer) == {*VFS[:3]}
-    with pytest.raises(Refused) as refused:
-        other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
-    assert (
-        f"its {name} is under the driver of VFIO mlx5_vfio_pci at the source, and what is free here is "
-        "on node2_net_enp65s0, which has pds_vfio_pci."
-    ) in refused.value.message
+    refuses_beside_a_rival(other, claim, name, "pds_vfio_pci")
     assert other.held(vm.uuid) == {}
 
 

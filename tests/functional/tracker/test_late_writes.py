@@ -567,7 +567,7 @@ def test_an_abandoned_claim_is_looked_at_a_bounded_number_of_times(kit: Kit) -> 
 
 
 def test_a_first_write_that_came_before_it_was_barred_is_taken_back(kit: Kit) -> None:
-    """Nobody has written it again, so it is no instance that was moved here, whatever its owner moves."""
+    """No other client has written it again, so no instance was moved here, even if its owner moves others."""
     asked, late = in_doubt_beside_another_client(kit)
     kit.raw.delete_allocations(asked.consumer)
     assert late.execute() == DONE
