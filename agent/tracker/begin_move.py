@@ -164,17 +164,22 @@ class MoveChoice:
     # Where it fits
 
     def _fit(self, instance: ConsumerAllocations) -> Fit:
-        """Raises DoesNotFit. What fits only as it was asked, with no unit avoided, `check_chosen` refuses."""
+        """The first fit that can take over the guest's state. Raises DoesNotFit; Refused where none can."""
         alike, untold = live_migratable.with_source(self.request, self.at_source, self.book.host)
-        ways = [*product(self._avoided(), [alike] if alike == untold else [alike, untold])]
-        ways += [] if alike == self.request else [((), self.request)]
-        for avoided, request in ways:
+        requests = [alike, *(each for each in (untold, self.request) if each != alike)]
+        refusal: errors.Refused | None = None
+        for avoided, request in product(self._avoided(), requests):
             fit = self.book.fit_move(request, self.migration, instance.allocations, avoided)
-            if fit.fits:
-                return fit
             if request is alike:
                 first = fit
-        raise does_not_fit(self.request, first.shortfalls)
+            if not fit.fits:
+                continue
+            try:
+                live_migratable.check_chosen(self.request, fit, self.at_source, self.book.host)
+                return fit
+            except errors.Refused as error:
+                refusal = refusal or error
+        raise refusal or does_not_fit(self.request, first.shortfalls)
 
     def _cover(self, held: Allocations) -> Fit:
         """What is held here, with exact units. Raises ClaimConflict, DoesNotFit (units)."""

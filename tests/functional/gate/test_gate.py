@@ -335,13 +335,18 @@ def starts_with_card(host: GatedHost, vm: Guest, *traits: str, name: str) -> Cla
     return claim
 
 
-NIC_SPEC = '{"vendor_id": "8086", "product_id": "10ca", "address": "0000:41:10.*"%s}'
+NIC_SPEC = '{"vendor_id": "8086", "product_id": "10ca", "address": "0000:%s:10.*"%s}'
 VFS = tuple(f"0000:41:10.{number}" for number in (0, 2, 4, 6))
+OTHER_VFS = ("0000:81:10.0", "0000:81:10.2")
 
 
 def show_functions(host: GatedHost, driver: Recorded, *bound: str, said: str = "", **facts: object) -> None:
-    """The host has recorded devices; its offered functions are under these drivers, in their order."""
-    drivers = dict(zip(VFS, bound, strict=True))
+    """The host has recorded devices; its offered functions are under these drivers, in their order.
+
+    They are those of one card, or of two with as many drivers as both have.
+    """
+    units = VFS if len(bound) == len(VFS) else (*VFS, *OTHER_VFS)
+    drivers = dict(zip(units, bound, strict=True))
     cards = tuple(
         replace(
             card,
@@ -349,7 +354,7 @@ def show_functions(host: GatedHost, driver: Recorded, *bound: str, said: str = "
         )
         for card in FACTS["vfs"].cards
     )
-    specs = parse_device_specs((NIC_SPEC % said,))
+    specs = parse_device_specs((NIC_SPEC % ("41" if units is VFS else "*", said),))
     root = host.world.agent._tracker.view.host.root
     assert root is not None
     driver.settings = ModelSettings(root.name, HostSettings(), DeviceSettings(specs))
@@ -581,6 +586,26 @@ def test_a_live_migration_takes_of_a_card_with_two_drivers_a_function_of_the_sou
     other.world.operations.revert_move(migration, None)
     refuses_beside_a_rival(other, claim, name, "pds_vfio_pci")
     assert other.held(vm.uuid) == {}
+
+
+def test_a_live_migration_takes_functions_of_two_mixed_cards_if_only_both_have_enough(
+    host: GatedHost, other: GatedHost
+) -> None:
+    """One card tells of both its drivers, the other one of none, and each has one of the source's free."""
+    mlx5, name = "mlx5_vfio_pci", "SRIOV_NET_VF"
+
+    def show(which: GatedHost, *bound: str) -> None:
+        units = (*VFS, *OTHER_VFS)
+        known = {unit: each for unit, each in zip(units, bound, strict=False) if each != "vfio-pci"}
+        show_functions(which, Recorded(), *bound, migration_drivers=known)
+
+    show(host, *[mlx5] * 4)
+    show(other, mlx5, *["xe_vfio_pci"] * 3, mlx5, "vfio-pci")
+    ports = (RequestGroup(suffix, {name: 1}) for suffix in ("_1", "_2"))
+    request = ClaimRequest(str(uuid4()), (RequestGroup("", {"VCPU": 1, "MEMORY_MB": 512}), *ports))
+    host.world.operations.claim(request)
+    other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), request)
+    assert taken(other, request.consumer) == {VFS[0], OTHER_VFS[0]}
 
 
 def test_a_guest_on_a_mixed_card_goes_only_where_the_drivers_in_use_can_take_it(
