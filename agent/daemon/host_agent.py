@@ -184,9 +184,11 @@ class HostAgent:
             self._verify("verification")
 
     def look(self) -> PassReport:
-        """Do that at once, also during a back-off. Raises StateError."""
+        """Do that at once, also during a back-off; try again what Placement refused. Raises StateError."""
         self._tracker.read_back()
-        return self._verify("a look that was asked for", in_full=True)
+        report = self._verify("a look that was asked for", in_full=True)
+        self.deliver(again=True)
+        return report
 
     def _verify(self, why: str, *, in_full: bool = False) -> PassReport:
         report = self._reconciler.verify(why, in_full=in_full)
@@ -238,17 +240,15 @@ class HostAgent:
         else:
             self.end_audit(report)
 
-    def deliver(self) -> None:
-        """Deliver the journaled writes that Placement has not got yet.
+    def deliver(self, *, again: bool = False) -> None:
+        """Deliver the journaled writes that Placement has not got yet; `again` as of the tracker's `deliver`.
 
         The recovery of a crash depends on the host's guests, so nothing is delivered before the first pass.
         """
-        if not self._recovered or not self._tracker.pending:
-            return
-        if self._is_placement_away() or self._reconciler.is_contested:
+        if not self._recovered or self._is_placement_away() or self._reconciler.is_contested:
             return
         try:
-            self._tracker.deliver()
+            self._tracker.deliver(again=again)
         except errors.StateError as error:
             self.report_fault(error)
 
@@ -642,7 +642,9 @@ def assemble(
         if kind is not None:  # the note names the moves
             process.wake_note()
 
-    tracker = ResourceTracker(journal, client, on_step=on_step, clock=clock.now, age_s=clock.age_s)
+    tracker = ResourceTracker(
+        journal, client, on_step=on_step, clock=clock.now, age_s=clock.age_s, monotonic=process.steady
+    )
     reconciler = reconciler_of(
         settings,
         driver,

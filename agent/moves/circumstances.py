@@ -3,8 +3,9 @@ called. Pure.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from agent.backoff import BUSY_MAX_S
 from agent.claims.claim import Claim
 from agent.driver import Guest
 from agent.moves.states import Move, MoveRole, MoveState
@@ -16,13 +17,15 @@ class Circumstances:
 
     `guests` are the uuids of the guests that the driver reports, and `moved_away` those of them whose
     instance is on another host, by Placement. `holders` are the consumers that hold something on this host,
-    as Placement was last read; None: not read yet. `placement_away`: Placement does not answer.
+    as Placement was last read; None: not read yet. `placement_away`: Placement does not answer. `refusals` is
+    {instance, or another consumer: why Placement refuses what waits for it}.
     """
 
     guests: frozenset[str] = frozenset()
     moved_away: frozenset[str] = frozenset()
     holders: frozenset[str] | None = None
     placement_away: bool = False
+    refusals: Mapping[str, str] = field(default_factory=dict)
 
 
 def moved_away_advice(name: str, uuid: str) -> str:
@@ -32,6 +35,14 @@ def moved_away_advice(name: str, uuid: str) -> str:
         "another one. Usually, remove it here (with libvirt: virsh destroy and virsh undefine). If it is the "
         "right one, remove the other guest and release its claim there; then `plimsoll look`, and "
         "`plimsoll audit --heal` gives this one its place here. What it uses here is given to no other guest."
+    )
+
+
+def refusal_advice(reason: str) -> str:
+    """That Placement refuses for good what this agent asks of it, and when that is tried again; a clause."""
+    return (
+        f"Placement refuses it, and the agent tries again in at most {BUSY_MAX_S / 60:g} minutes, or at once "
+        f"with `plimsoll look`: {reason.rstrip('.')}"
     )
 
 
@@ -51,6 +62,8 @@ def next_actor(move: Move, seen: Circumstances) -> str:
         return "the guest: when it has left this host, this agent continues"
     if seen.placement_away:
         return "Placement: it does not answer, and this agent continues when it does"
+    if move.instance in seen.refusals:
+        return f"the operator: {refusal_advice(seen.refusals[move.instance])}"
     if move.state is MoveState.BEGUN:
         return "this agent: the migration holds nothing here any more, and the next verification shows why"
     return "this agent: it continues with its next verification"

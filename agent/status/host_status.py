@@ -21,7 +21,7 @@ from agent.config.settings import Settings
 from agent.durable.files import check_accepts_files
 from agent.errors import HistoryGap, StateError, UnknownConsumer, UsageError
 from agent.gate.effect import GateEffect, GatePaths, read_effect
-from agent.moves.circumstances import moved_away_advice
+from agent.moves.circumstances import moved_away_advice, refusal_advice
 from agent.placement.host_note import HostNote, MoveNote
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
@@ -236,6 +236,10 @@ class HostStatus:
         guests, claims = self._reconciler.guests or (), self._tracker.claims()
         moved = self._tracker.moved_away()
         advice = [moved_away_advice(guest.name, guest.uuid) for guest in guests if guest.uuid in moved]
+        refused = [
+            f"The change that is pending for {consumer} is not done. {refusal_advice(reason)}."
+            for consumer, reason in sorted(self._tracker.refusals().items())
+        ]
         # A sentence on each running guest that the driver could not read, or not in full.
         unread = [
             f"{guest.problem.rstrip('.')}. {guest.name} ({guest.uuid}) "
@@ -264,6 +268,7 @@ class HostStatus:
                 *filter(None, [self._risk]),
                 *disabled,
                 *advice,
+                *refused,
                 *unread,
                 *gate.reasons,
             ),

@@ -140,30 +140,31 @@ class MoveOperations:
     def deliver(self, move: Move) -> bool:
         """Bring a move nearer to its end, or find out that another client ended it; whether it changed.
 
-        Raises PlacementUnavailable, StateError; other refusals are logged and the move stays pending.
+        Raises PlacementError, StateError; ClaimConflict: then the move is pending still, or under way again.
         """
         return self._bring_nearer(move, self._finisher.finish)
 
     def _bring_nearer(self, move: Move, finish: Callable[[Move], Move]) -> bool:
         with self._context.turns.take_both(move.instance, move.migration):
             present = self._register.move_by_migration(move.migration)
-            if present is None or present.ended:
-                return False
-            try:
-                return finish(present).state is not present.state
-            except errors.PlacementUnavailable:
-                raise
-            except (errors.PlacementError, errors.Refused) as error:
-                LOG.error("Pending: %s", error.message, fields={"migration": move.migration})
-                return False
+            return present is not None and not present.ended and finish(present).state is not present.state
+
+    def _follow(self, move: Move, finish: Callable[[Move], Move]) -> bool:
+        try:
+            return self._bring_nearer(move, finish)
+        except errors.PlacementUnavailable:
+            raise
+        except (errors.PlacementError, errors.Refused) as error:
+            LOG.error("Pending: %s", error.message, fields={"migration": move.migration})
+            return False
 
     def follow(self) -> None:
         """See `ResourceTracker.follow_moves`."""
         self._linker.link_all()  # first: a migration that is known is not taken for another's
         begun = [move for move in self._register.moves().values() if move.state is MoveState.BEGUN]
-        changed = [self.deliver(move) for move in begun]
+        changed = [self._follow(move, self._finisher.finish) for move in begun]
         changed += [
-            self._bring_nearer(move, self._finisher.follow_end)
+            self._follow(move, self._finisher.follow_end)
             for move in self._register.moves().values()
             if self._finisher.stays_for_guest(move)
         ]

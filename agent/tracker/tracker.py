@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
@@ -125,6 +126,13 @@ def _may_be_alone(error: errors.PlacementUnavailable) -> bool:
     return bool(error.details.get("busy")) and "retry_after" not in error.details
 
 
+def _is_for_good(error: errors.PlimsollError) -> bool:
+    """Whether Placement will most likely refuse the same request again, until someone changes something."""
+    if not isinstance(error, errors.PlacementError) or isinstance(error, errors.PlacementConflict):
+        return False
+    return HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+
+
 class ResourceTracker:
     """Answers what is claimed, and changes it. Any thread may call; nothing blocks without a bound.
 
@@ -186,6 +194,9 @@ class ResourceTracker:
         self._unanswered: frozenset[str] = frozenset()
         """The consumers that Placement did not answer for when their pending work was delivered."""
         self._backoff = Backoff(clock=monotonic)
+        self._refusals: dict[str, tuple[str, Backoff]] = {}
+        """{instance or consumer whose pending work Placement refuses: the reason, and how long that waits}"""
+        self._monotonic = monotonic
 
     # The operator's pause, and a disk that did not answer
 
@@ -281,7 +292,12 @@ class ResourceTracker:
             self.moved_away(),
             holders if self._register.host.root is not None else None,
             self.placement.is_backing_off(),
+            self.refusals(),
         )
+
+    def refusals(self) -> Mapping[str, str]:
+        """{instance, or other consumer: why Placement refuses for good what is pending for it}."""
+        return {consumer: reason for consumer, (reason, _) in tuple(self._refusals.items())}
 
     def moved_away(self) -> frozenset[str]:
         """The guests on this host whose instances are on other hosts."""
@@ -490,15 +506,16 @@ class ResourceTracker:
             self.see_guests(guests)
         return self.deliver(limit=None)
 
-    def deliver(self, limit: int | None = DELIVERED_MAX) -> int:
+    def deliver(self, limit: int | None = DELIVERED_MAX, *, again: bool = False) -> int:
         """Resolve pending work, at most `limit` claims and `limit` moves; returns how many.
 
         Stops where Placement is away. It may fail to answer for a single consumer only: that one goes last,
         with a back-off of its own, and does not close the host's claims. What Placement refuses is logged,
-        and stays pending. Raises StateError.
+        and stays pending; what it refuses for good is logged once, and waits longer each time, but not if it
+        is to be tried `again`. Raises StateError.
         """
         delivered, one_unanswered = 0, False
-        for consumer, deliver in self._due(limit):
+        for consumer, deliver in self._due(limit, again=again):
             try:
                 delivered += deliver()
             except errors.PlacementUnavailable as error:
@@ -510,17 +527,27 @@ class ResourceTracker:
                 one_unanswered = True
                 LOG.warning("%s goes last: %s", consumer, error.message, fields={"consumer": consumer})
             except (errors.PlacementError, errors.Refused) as error:
-                LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
+                reason, backoff = self._refusals.pop(consumer, ("", Backoff(clock=self._monotonic)))
+                if error.message != reason:
+                    LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
+                if _is_for_good(error):
+                    # What is lacking may be free again, or a device back, at any time.
+                    backoff.failed(busy=not isinstance(error, errors.PlacementFull))
+                    self._refusals[consumer] = error.message, backoff
             else:
                 self._unanswered -= {consumer}
+                self._refusals.pop(consumer, None)
         if one_unanswered:
             self._backoff.failed(busy=True)
         elif not self._unanswered:
             self._backoff.succeeded()
         return delivered
 
-    def _due(self, limit: int | None) -> list[Work]:
-        """At most `limit` moves, claims, doubts; at the end the unanswered, if their back-off is over."""
+    def _due(self, limit: int | None, *, again: bool) -> list[Work]:
+        """At most `limit` moves, claims, doubts; at the end the unanswered, if their back-off is over.
+
+        What was refused for good is among them once its own back-off is over, or `again`.
+        """
         pending = self._register.pending(self.turns.is_taken)
         moves: list[Work] = [(move.instance, partial(self._moves.deliver, move)) for move in pending.moves]
         claims: list[Work] = [
@@ -529,8 +556,12 @@ class ResourceTracker:
         doubts: list[Work] = [
             (consumer, partial(self._claims.end_doubts, consumer)) for consumer in self._doubted(pending)
         ]
-        self._unanswered &= {consumer for consumer, _ in (*moves, *claims, *doubts)}
+        known = {consumer for consumer, _ in (*moves, *claims, *doubts)}
+        self._unanswered &= known
+        self._refusals = {each: refusal for each, refusal in self._refusals.items() if each in known}
         too_soon = self._unanswered if self._backoff.left_s() > 0 else frozenset[str]()
+        if not again:
+            too_soon |= {each for each, (_, backoff) in self._refusals.items() if backoff.left_s() > 0}
         due: list[Work] = []
         for kind in (moves, claims, doubts):
             in_time = [work for work in kind if work[0] not in too_soon]

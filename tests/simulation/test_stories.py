@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from agent.backoff import MAX_S
 from agent.claims.book import Book
 from agent.errors import AnotherWriter, ClaimConflict, ClaimsClosed, DoesNotFit, PlacementUnavailable
 from simulation.journal import RowMeets
@@ -1745,7 +1746,7 @@ def test_a_repair_that_was_done_late_takes_nothing_that_its_consumer_holds_elsew
         story.comes_to_rest()
         assert story.held("web2") == BOTH and bool(open_doubts(story, "b")) is (times < 16)
         a.regains_functions()
-        story.waits(60)
+        story.waits(MAX_S + 10)
         assert story.held("web2") == BOTH and not open_doubts(story, "b")
 
 

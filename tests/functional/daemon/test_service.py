@@ -24,6 +24,7 @@ from kits.placements import Embedded, Placement
 from kits.threads import at_once
 from kits.wire import Sent, Wire, nothing
 
+from agent.api.views import moves_view
 from agent.backoff import BASE_S, MAX_S
 from agent.carving.files import read_plan_file
 from agent.claims.claim import Claim, ClaimState
@@ -36,6 +37,7 @@ from agent.driver import CarvedUnit, Guest, GuestState
 from agent.errors import (
     ClaimsClosed,
     DoesNotFit,
+    PlacementError,
     PlacementUnavailable,
     PlimsollError,
     ReshapeRefused,
@@ -255,6 +257,45 @@ def test_one_release_that_is_never_answered_closes_nobodys_host(started: World) 
         assert started.agent.condition.state is HostState.READY
     started.operations.claim(request(VCPU=1))
     assert started.operations.release(other) is True
+
+
+def test_what_placement_refuses_for_good_is_sent_ever_more_rarely_and_again_by_a_look(
+    started: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, migration = request(VCPU=1), str(uuid4())
+    started.operations.claim(asked)
+    grown = replace(request(VCPU=2), consumer=asked.consumer)
+    started.operations.begin_move(MoveKind.RESIZE, migration, grown)
+    refused = Reply(403, {"errors": [{"detail": "the role was taken away"}]})
+    started.wire.answer = lambda sent: None if sent.method == "GET" else refused
+    with pytest.raises(PlacementError, match="the role was taken away"):
+        started.operations.confirm_move(migration, None)
+
+    def writes() -> int:
+        return sum(not call.startswith("GET") for call in started.wire.calls)
+
+    def told() -> tuple[bool, ...]:
+        overview = started.agent.host_status.overview()
+        (shown,) = moves_view(overview.moves, overview)
+        return tuple("the role was taken away" in each for each in (shown["next"], *overview.status.reasons))
+
+    sent = writes()
+    for _ in range(360):
+        started.time[0] += 10
+        started.agent.deliver()
+    assert 5 <= writes() - sent <= 40
+    assert [record.getMessage() for record in caplog.records if "Pending" in record.getMessage()] == [
+        f"Pending: Placement did not write the allocations of consumer {migration}: "
+        "the role was taken away (status 403)."
+    ]
+    assert told() == (True, True)
+    sent = writes()
+    started.agent.look()
+    assert (writes(), told()) == (sent + 1, (True, True))
+    started.wire.answer = None
+    assert started.operations.confirm_move(migration, None).ended, "what is asked for anew is sent at once"
+    started.agent.deliver()
+    assert told() == (False,)
 
 
 def test_retry_after_is_honoured_by_a_move_that_begins(started: World) -> None:

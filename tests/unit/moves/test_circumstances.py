@@ -70,6 +70,13 @@ def turn(role: MoveRole, state: MoveState, seen: Circumstances) -> str:
             "Placement",
             "does not answer",
         ),
+        (
+            MoveRole.DESTINATION,
+            MoveState.CONFIRMING,
+            Circumstances(refusals={INSTANCE: "No such provider."}),
+            "the operator",
+            "10 minutes, or at once with `plimsoll look`: No such provider",
+        ),
     ],
 )
 def test_whose_turn_it_is(
