@@ -405,7 +405,8 @@ class HostDevice:
     itself included. `reset_methods` is None where the kernel does not tell them. `cell` is its NUMA cell,
     None without affinity, and `near_cell` the nearest cell that has CPUs. `vfs` are its virtual functions,
     and `vfs_in_guests` those that a driver of VFIO has. `migration_drivers` are the kernel's drivers of VFIO
-    known to migrate it, the bound one first. `becomes` is the driver of VFIO that the hypervisor binds to it
+    known to migrate it, the bound one first; `migration_doubt` is why one may that is not known to, a clause,
+    empty where none does. `becomes` is the driver of VFIO that the hypervisor binds to it
     where the domain has managed='yes', empty where that is not known. `managed` and `live_migratable` are
     what the operator's settings say of it, True and None where they say nothing. `own_file` is the file below
     /dev/vfio/devices by which iommufd opens it, empty where VFIO has none; with `iommufd` the kernel has
@@ -433,6 +434,7 @@ class HostDevice:
     becomes: str = ""
     managed: bool = True
     live_migratable: bool | None = None
+    migration_doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

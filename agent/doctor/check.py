@@ -303,6 +303,13 @@ def _migration(device: HostDevice, *, managed: bool) -> DoctorCheck:
         return good(name, f'A guest with {address} can be migrated live: {by_spec} "yes").')
     if device.live_migratable is False:
         return warning(name, f'A guest with {address} cannot be migrated live: {by_spec} "no").', detach)
+    guest_has = device.becomes if managed else device.driver
+    if not could and device.migration_doubt and guest_has != PLAIN_VFIO:
+        return warning(
+            name,
+            f"It is not known whether a guest with {address} can be migrated live: {device.migration_doubt}.",
+            f'{detach} If you know, write "live_migratable": "yes" or "no" into its [pci] device_spec.',
+        )
     if not could:
         return warning(
             name,

@@ -144,6 +144,8 @@ _MIGRATES = frozenset(f"{name}_vfio_pci" for name in ("mlx5", "hisi_acc", "pds",
 """The kernel's drivers of VFIO that migrate what they drive; others, such as nvgrace_gpu, drive a device that
 the plain one cannot.
 """
+_NEVER_MIGRATES = frozenset({"", _PLAIN_VFIO, "nvgrace_gpu_vfio_pci"})
+"""Those of the kernel that do not; "" for none. Of a vendor's own one nothing is known by its name."""
 _DEFAULT_ROUTE = "00000000"
 _DEPTH_MAX = 8
 SIGHT_SIZE_MAX = 2**20
@@ -225,6 +227,7 @@ class Sysfs:
             next((entry.name for entry in entries(path / "vfio-dev")), ""),
             (self._sys / "class" / "misc" / "iommu").exists(),
             cc_mode(path) if in_full else None,
+            migration_doubt=self._migration_doubt(name) if in_full else "",
         )
 
     def passed(self, addresses: Mapping[str, bool], iommufd: Collection[str]) -> tuple[PassedDevice, ...]:
@@ -391,6 +394,21 @@ class Sysfs:
         else:
             driver = self.variant(address) or ""
         return driver if self._migrates(path, driver) else None
+
+    def _migration_doubt(self, address: str) -> str:
+        """Why a driver of VFIO may migrate the device that is not known to; a clause, "" where none does."""
+        path = self._path(address)
+        bound = link_name(path / "driver")
+        driver = bound if has_vfio(path) and bound != PLAIN_VFIO else self.variant(address)
+        if driver is None:
+            return "the list of the running kernel's drivers (modules.alias) cannot be read"
+        is_known = driver.replace("-", "_") in _MIGRATES | _NEVER_MIGRATES
+        if is_known or self.migration_driver(address) is not None:
+            return ""
+        return (
+            f"the agent does not know the driver {driver}, and the kernel does not say whether it migrates "
+            "devices (it says so to root, of those that are bound, from Linux 6.8 on)"
+        )
 
     def _migrates(self, path: Path, driver: str) -> bool:
         # These drivers migrate virtual functions alone, also where a whole card has the same ids.

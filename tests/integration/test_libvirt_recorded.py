@@ -263,6 +263,7 @@ MLX5 = "mlx5_vfio_pci"
         (9_000_000, "igbvf", MLX5, "", "vfio-pci", "this libvirt binds vfio-pci"),
         (10_000_000, "igbvf", MLX5, "", MLX5, "can be migrated live"),
         (11_003_000, "igbvf", "vfio_pci", "", "vfio-pci", "No VFIO driver"),
+        (11_003_000, "igbvf", "acme_vfio_pci", "", "acme_vfio_pci", "It is not known whether"),
         (0, "igbvf", MLX5, "", MLX5, "can be migrated live"),
         (9_000_000, MLX5, MLX5, "", "vfio-pci", "this libvirt binds vfio-pci"),
         (9_000_000, MLX5, MLX5, ', "managed": "no"', "vfio-pci", "can be migrated live"),

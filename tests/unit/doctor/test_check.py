@@ -159,6 +159,9 @@ X, PLAIN = replace(READY, becomes="x_vfio_pci"), replace(READY, driver="vfio-pci
 IDLE = replace(BOUND, becomes="x_vfio_pci")
 BY_SPEC = 'its [pci] device_spec says so ("live_migratable":'
 AT_BOOT = "Bind x_vfio_pci to it at boot (driver_overrides)"
+UNTOLD = replace(READY, driver="acme", migration_drivers=(), migration_doubt="nothing tells of acme")
+NEVER = f"No VFIO driver of this kernel can migrate {GPU}: a guest with it cannot be migrated live."
+DETACH = "Detach it before a live migration, or move the guest while it is shut off."
 BY_HAND = """, and write managed='no' into the domain and "managed": "no" into its [pci] device_spec."""
 
 
@@ -225,8 +228,16 @@ BY_HAND = """, and write managed='no' into the domain and "managed": "no" into i
             replace(IDLE, live_migratable=False),
             True,
             f'A guest with {GPU} cannot be migrated live: {BY_SPEC} "no").',
-            "Detach it before a live migration, or move the guest while it is shut off.",
+            DETACH,
         ),
+        (
+            UNTOLD,
+            True,
+            f"It is not known whether a guest with {GPU} can be migrated live: nothing tells of acme.",
+            f"""{DETACH} If you know, write "live_migratable": "yes" or "no" into its [pci] device_spec.""",
+        ),
+        (replace(UNTOLD, becomes="vfio-pci"), True, NEVER, DETACH),
+        (replace(UNTOLD, driver="vfio-pci"), False, NEVER, DETACH),
         (
             replace(READY, live_migratable=True, migration_drivers=()),
             True,

@@ -573,6 +573,38 @@ def test_the_kernel_decides_for_a_vendors_own_driver_of_vfio_too(
     assert read(tree, GPU).migration_drivers == ((driver,) if driver else ())
 
 
+@pytest.mark.parametrize(
+    ("bound", "alias", "shown", "unknown"),
+    [
+        ("nvidia", "vfio_pci", False, "nvidia"),
+        ("nvidia", "vfio_pci", True, ""),
+        ("new_vfio_pci", "vfio_pci", False, "new_vfio_pci"),
+        ("nvgrace_gpu_vfio_pci", None, False, ""),
+        ("xe-vfio-pci", None, False, ""),
+        ("vfio-pci", "vfio_pci", False, ""),
+        ("vfio-pci", None, False, "modules.alias"),
+        ("mlx5_core", "vfio_pci", False, ""),
+        ("mlx5_core", "nvgrace_gpu_vfio_pci", False, ""),
+        ("mlx5_core", "new_vfio_pci", False, "new_vfio_pci"),
+        ("mlx5_core", None, False, "modules.alias"),
+    ],
+)
+def test_it_is_said_where_no_driver_is_known_to_migrate_a_device_and_one_may(
+    tree: PciTree, bound: str, alias: str | None, shown: bool, unknown: str
+) -> None:
+    """`shown`: the kernel tells root that the bound driver does not; a whole card has none that does."""
+    card = tree.add(NIC, bound, 1, modalias=MODALIAS)
+    if bound == "nvidia":
+        (card / "vfio-dev" / "vfio1").mkdir(parents=True)
+    if shown:
+        (tree.sys / "kernel" / "debug" / "vfio" / NIC).mkdir(parents=True)
+    if alias is not None:
+        (tree.modules / "modules.alias").write_text(f"alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* {alias}\n")
+    device = read(tree, NIC)
+    assert device.migration_drivers == () and unknown in device.migration_doubt
+    assert bool(device.migration_doubt) is bool(unknown)
+
+
 BAD_MODES = '{"cc_modes": {"0000:18:00.0": 1}}'
 BAD_GROUPS = '{"groups": {"0000:18:00.0": "first/of/all"}}'
 DEEP = "[" * 100_000
