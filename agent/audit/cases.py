@@ -438,13 +438,13 @@ class ConsumerCase:
 
     @property
     def leaves_alone(self) -> bool:
-        """Whether no other instance that has left, without a known move, has as large a claim here."""
+        """Whether no other instance without an allocation here or a known move has as large a claim here."""
         claim = self.claim
         return claim is not None and not any(
             ownership.same_amounts(
                 self.observation.own_part(other.allocations), self.observation.own_part(claim.allocations)
             )
-            for other in self._claims_that_left
+            for other in self.observation.lost_claims()
             if other.consumer not in {claim.consumer, *self.observation.consumers_in_moves}
         )
 

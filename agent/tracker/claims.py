@@ -283,8 +283,10 @@ class ClaimOperations:
         """See `ResourceTracker.drop_claim`."""
         try:
             move = self._linker.link_leaving(self._register.claims()[consumer], deleted=True)
-        except errors.ClaimConflict:
-            move = None  # it is not certain that one of them holds its place
+        except errors.ClaimConflict as uncertain:
+            if uncertain.details["migrations"]:
+                raise
+            move = None  # what may hold its place is no migration for certain
         if move is not None:
             raise moving_conflict(move)
         self._register.step_claim(ClaimStep.RELEASE, consumer, detail=reason)

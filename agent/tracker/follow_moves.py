@@ -392,24 +392,31 @@ class MigrationLinker:
         ):
             if claim.state is not ClaimState.CLAIMED:
                 self._context.register.step_claim(ClaimStep.KEEP, claim.consumer)
-            raise ClaimConflict(_uncertain(claim.consumer, migrations, lookalikes), consumer=claim.consumer)
+            raise ClaimConflict(
+                _uncertain(claim.consumer, migrations, lookalikes),
+                consumer=claim.consumer,
+                migrations=migrations,
+            )
         # This host does not know the migration yet, so no operation on it can be under way: no turn needed.
         return self._context.register.step_move(MoveStep.ADOPT, self._source_move(taken, held, migration))
 
     # Who has left
 
-    def _departures(self, claims: Iterable[Claim], begun: Iterable[Move]) -> dict[str, _Departure]:
+    def _departures(
+        self, claims: Iterable[Claim], begun: Iterable[Move], *, deleted: bool = False
+    ) -> dict[str, _Departure]:
         """{instance: departure} of the claims' and the moves' instances that live elsewhere.
 
-        Claims in doubt or to be released are among them: a migration may hold their part, too. Of the begun
+        Claims in doubt or to be released are among them: a migration may hold their part, too. `deleted`:
+        also claims of instances that have nothing anywhere, and may have been deleted in a move. Of the begun
         moves only those whose migration holds nothing any more, and whose instance was written since this
         host learned of the move: without that, no host reverted it.
         """
         departures: dict[str, _Departure] = {}
         for claim in claims:
             if not self._is_moving(claim.consumer):
-                held = self._client.allocations_of(claim.consumer)
-                if self._places.has_left(held):
+                held = self._places.instance_of(claim)
+                if self._places.has_left(held) or (deleted and not held.allocations):
                     departures[claim.consumer] = _Departure(held, claim)
         for move in begun:
             if self._client.allocations_of(move.migration).allocations:
@@ -420,14 +427,17 @@ class MigrationLinker:
         return departures
 
     def _has_twin(self, claim: Claim) -> bool:
-        """Whether another claim has or had the same place, and its instance lives elsewhere, too."""
+        """Whether another claim has or had the same place, and its instance has nothing here, either."""
         places = self._places.whereabouts(claim)
         twins = [
             other
             for consumer, other in self._context.register.claims().items()
             if consumer != claim.consumer and any(part in places for part in self._places.whereabouts(other))
         ]
-        return any(self._places.has_left(self._client.allocations_of(twin.consumer)) for twin in twins)
+        return any(
+            not self._places.own_part(self._client.allocations_of(twin.consumer).allocations)
+            for twin in twins
+        )
 
     def _has_rival(self, instance: str, migration: str) -> bool:
         """Whether the migration may as well be that of an instance without a claim, which has left, too.
@@ -529,7 +539,7 @@ class MigrationLinker:
                 if consumer not in departures
                 and any(part in places for part in self._places.whereabouts(claim))
             ]
-            candidates |= self._candidates(self._departures(twins, ()))
+            candidates |= self._candidates(self._departures(twins, (), deleted=True))
         pairs = ownership.unambiguous_pairs(candidates)
         linked = {
             instance

@@ -382,7 +382,8 @@ class ResourceTracker:
         """Release a claim that an audit found leaked; `reason` goes into the history.
 
         The caller has the consumer's turn. Raises ClaimConflict where a migration holds its place, and has
-        the claim then: its instance was deleted in a move; PlacementError, StateError.
+        the claim then: its instance was deleted in a move; also where one of several migrations may hold it,
+        and the claim stays; PlacementError, StateError.
         """
         self._claims.drop(consumer, reason)
 

@@ -915,6 +915,31 @@ def test_a_move_that_its_destination_forgot_and_whose_instance_was_released_ther
         assert not story.held("move1")
 
 
+@pytest.mark.parametrize("first", ["a", "c"])
+def test_of_two_moves_alike_that_of_an_instance_which_was_released_there_keeps_its_claim(first: str) -> None:
+    """The source had not looked. It takes no migration for the other one's, which a revert would move."""
+    place = {"VCPU": 1, "MEMORY_MB": 1024}
+    with Story("abc") as story:
+        a, b, c = story.host("a"), story.host("b"), story.host("c")
+        assert a.claims("web1", **place).granted and a.claims("web2", **place).granted
+        with story.meanwhile():
+            b.begins_move("web1", "move1", "cold_migrate", **place)
+            c.begins_move("web2", "move2", "cold_migrate", **place)
+            story.answers_come()
+        b.dies()
+        b.loses_disk()
+        b.starts()
+        assert b.claims("web1", **place).granted and b.releases("web1").granted
+        story.comes_to_rest()
+        ends = [lambda: a.confirms("move1").granted, lambda: c.confirms("move2").granted]
+        for end in ends if first == "a" else reversed(ends):
+            assert "move1" not in story.unfinished_moves("a")
+            assert end()
+            story.comes_to_rest()
+        assert not story.held("move1") and story.held("web2") == place
+        assert story.claim_of("a", "web1") is None is story.claim_of("a", "web2")
+
+
 def test_what_a_guest_uses_after_a_revert_at_both_hosts_is_not_offered() -> None:
     """The destination waits for its guest to go; meanwhile the source takes the instance back."""
     with Story() as story:
