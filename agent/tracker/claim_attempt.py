@@ -231,7 +231,8 @@ class ClaimAttempt:
 def withdraw(context: TrackerContext, claim: Claim) -> ConsumerAllocations | None:
     """Remove what the claim's consumer holds here; guarded by the consumer's generation, idempotent.
 
-    Returns what the consumer holds elsewhere, where Placement held nothing of it here: it has moved.
+    Returns what the consumer holds elsewhere, where Placement held nothing of it here: it has moved, or was
+    deleted where that is nothing.
 
     An intent (CLAIMING) is only removed where Placement holds exactly what the agent would have written:
     anything else was written by another client. Raises PlacementError; PlacementUnavailable: not done, or
@@ -261,7 +262,7 @@ def withdraw(context: TrackerContext, claim: Claim) -> ConsumerAllocations | Non
             checked(outcome, f"release of {consumer}", "the agent releases it again")
         if not rest and not writer.bar_again(consumer):
             raise errors.PlacementConflict(f"{consumer} was written again right after its release.")
-        return None
+        return None if held.allocations or claim.state is ClaimState.CLAIMING else held
 
     return retry_conflicts(
         release,

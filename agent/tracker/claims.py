@@ -281,14 +281,7 @@ class ClaimOperations:
 
     def drop(self, consumer: str, reason: str) -> None:
         """See `ResourceTracker.drop_claim`."""
-        try:
-            move = self._linker.link_leaving(self._register.claims()[consumer], deleted=True)
-        except errors.ClaimConflict as uncertain:
-            if uncertain.details["migrations"]:
-                raise
-            move = None  # what may hold its place is no migration for certain
-        if move is not None:
-            raise moving_conflict(move)
+        self._check_not_taken_over(self._register.claims()[consumer], deleted=True)
         self._register.step_claim(ClaimStep.RELEASE, consumer, detail=reason)
         withdraw(self._context, self._register.claims()[consumer])
         self._register.step_claim(ClaimStep.GONE, consumer)
@@ -441,7 +434,7 @@ class ClaimOperations:
             if elsewhere is None:
                 break
             # Withdraw it again where a move that is reverted meanwhile brings its instance back here.
-            self._check_not_taken_over(claim)
+            self._check_not_taken_over(claim, deleted=not elsewhere.allocations)
             if self._context.client.allocations_of(claim.consumer) == elsewhere:
                 break
             pause(attempt)
@@ -453,9 +446,12 @@ class ClaimOperations:
         step = ClaimStep.GONE if claim.state is ClaimState.RELEASING else ClaimStep.REFUSE
         self._register.step_claim(step, claim.consumer)
 
-    def _check_not_taken_over(self, claim: Claim) -> None:
-        """Raises ClaimConflict where a migration holds what the claim wrote; then it has the claim."""
-        move = self._linker.link_leaving(claim)
+    def _check_not_taken_over(self, claim: Claim, *, deleted: bool = False) -> None:
+        """Raises ClaimConflict where a migration holds what the claim wrote; then it has the claim.
+
+        `deleted` as of `link_leaving`.
+        """
+        move = self._linker.link_leaving(claim, deleted=deleted)
         if move is not None:
             self._context.writer.secure(claim.consumer)
             raise moving_conflict(move)

@@ -390,13 +390,11 @@ class MigrationLinker:
             or any(map(self._is_moving, migrations))
             or self._has_rival(claim.consumer, migration.consumer)
         ):
+            if not (held.allocations or migrations):
+                return None
             if claim.state is not ClaimState.CLAIMED:
                 self._context.register.step_claim(ClaimStep.KEEP, claim.consumer)
-            raise ClaimConflict(
-                _uncertain(claim.consumer, migrations, lookalikes),
-                consumer=claim.consumer,
-                migrations=migrations,
-            )
+            raise ClaimConflict(_uncertain(claim.consumer, migrations, lookalikes), consumer=claim.consumer)
         # This host does not know the migration yet, so no operation on it can be under way: no turn needed.
         return self._context.register.step_move(MoveStep.ADOPT, self._source_move(taken, held, migration))
 

@@ -894,10 +894,14 @@ def test_a_guest_is_claimed_for_beside_a_migration_that_may_be_one_of_its_own() 
         assert a.claim_of("web1") is not None and a.claim_of("web3") is None
 
 
-def test_a_move_that_its_destination_forgot_and_whose_instance_was_released_there_ends_at_the_source() -> (
-    None
-):
-    """The source has not looked before: its audit sees a claim without an allocation, and keeps it."""
+@pytest.mark.parametrize("released_here", [False, True])
+def test_a_move_that_its_destination_forgot_and_whose_instance_was_released_there_ends_at_the_source(
+    released_here: bool,
+) -> None:
+    """The source has not looked before: its audit sees a claim without an allocation, and keeps it.
+
+    So does a release there.
+    """
     with Story() as story:
         a, b = story.host("a"), story.host("b")
         assert a.claims("web1", **WEB).granted
@@ -908,6 +912,8 @@ def test_a_move_that_its_destination_forgot_and_whose_instance_was_released_ther
         b.starts()
         assert b.claims("web1", **WEB).granted
         assert b.releases("web1").granted
+        if released_here:
+            assert "confirm or revert that first" in str(a.releases("web1").error)
         story.comes_to_rest()
         assert units(story, "a", "move1") == given
         assert a.confirms("move1").granted
