@@ -355,6 +355,8 @@ def test_a_device_that_a_program_has_open_is_in_use(
     (found,) = [each for each in examine_device((patient.file,), (), "83:00.0") if each.name == "holder"]
     assert found.verdict is CheckVerdict.BAD
     assert found.sentence == "0000:83:00.0 is in use: process 4711 (dpdk-testpmd) has it open."
+    *_, absent = examine_device((patient.file,), (), "0000:83:00.7")
+    assert absent.sentence == "There is no PCI device 0000:83:00.7 on this host."
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

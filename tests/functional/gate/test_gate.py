@@ -363,6 +363,13 @@ def show_functions(host: GatedHost, driver: Recorded, *bound: str, said: str = "
     host.world.agent.reconcile("recorded devices")
 
 
+def show_drivers(host: GatedHost, driver: Recorded, *bound: str) -> None:
+    """The same; each of these drivers but the plain one is known to migrate its function."""
+    units = zip((*VFS, *OTHER_VFS), bound, strict=False)
+    known = {unit: each for unit, each in units if each != "vfio-pci"}
+    show_functions(host, driver, *bound, migration_drivers=known)
+
+
 def taken(host: GatedHost, consumer: str) -> set[str]:
     """The functions of a claim of this host."""
     claim = host.world.agent._tracker.claim_of(consumer)
@@ -535,19 +542,15 @@ def test_a_live_migration_takes_of_a_mixed_card_what_can_take_over_the_state(
     before = host.held(vm.uuid)
     bound = ["vfio-pci", "vfio-pci", "mlx5_vfio_pci", "vfio-pci"]
 
-    def show(*drivers: str) -> None:
-        known = {each: name for each, name in zip(VFS, drivers, strict=True) if name != "vfio-pci"}
-        show_functions(other, driver, *drivers, migration_drivers=known)
-
-    show(*bound)
+    show_drivers(other, driver, *bound)
     other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration := str(uuid4()), claim.request)
     assert taken(other, vm.uuid) == {VFS[2]}
     other.world.operations.revert_move(migration, None)
-    show(*reversed(bound))  # no trait of the card differs, but the functions do
+    show_drivers(other, driver, *reversed(bound))  # no trait of the card differs, but the functions do
     other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration := str(uuid4()), claim.request)
     assert taken(other, vm.uuid) == {VFS[1]}
     other.world.operations.revert_move(migration, None)
-    show(*bound)
+    show_drivers(other, driver, *bound)
     # So it is where a control plane wrote the amounts on both hosts, and the agent chooses the function.
     there, client = other.world.agent._tracker.view.host, PlacementClient(other.world.wire)
     assert there.root is not None
@@ -593,14 +596,8 @@ def test_a_live_migration_takes_functions_of_two_mixed_cards_if_only_both_have_e
 ) -> None:
     """One card tells of both its drivers, the other one of none, and each has one of the source's free."""
     mlx5, name = "mlx5_vfio_pci", "SRIOV_NET_VF"
-
-    def show(which: GatedHost, *bound: str) -> None:
-        units = (*VFS, *OTHER_VFS)
-        known = {unit: each for unit, each in zip(units, bound, strict=False) if each != "vfio-pci"}
-        show_functions(which, Recorded(), *bound, migration_drivers=known)
-
-    show(host, *[mlx5] * 4)
-    show(other, mlx5, *["xe_vfio_pci"] * 3, mlx5, "vfio-pci")
+    show_drivers(host, Recorded(), *[mlx5] * 4)
+    show_drivers(other, Recorded(), mlx5, *["xe_vfio_pci"] * 3, mlx5, "vfio-pci")
     ports = (RequestGroup(suffix, {name: 1}) for suffix in ("_1", "_2"))
     request = ClaimRequest(str(uuid4()), (RequestGroup("", {"VCPU": 1, "MEMORY_MB": 512}), *ports))
     host.world.operations.claim(request)
@@ -614,10 +611,6 @@ def test_a_guest_on_a_mixed_card_goes_only_where_the_drivers_in_use_can_take_it(
     """Placement tells no unit: the source's card tells the drivers of all functions that its guests have."""
     name, here, there = "SRIOV_NET_VF", Recorded(), Recorded()
     mlx5, plain = "mlx5_vfio_pci", "vfio-pci"
-
-    def show(which: GatedHost, driver: Recorded, *bound: str) -> None:
-        known = {unit: each for unit, each in zip(VFS, bound, strict=True) if each != plain}
-        show_functions(which, driver, *bound, migration_drivers=known)
 
     def starts(unit: str) -> Claim:
         groups = RequestGroup("", {"VCPU": 1, "MEMORY_MB": 512}), RequestGroup("_1", {name: 1})
@@ -637,25 +630,32 @@ def test_a_guest_on_a_mixed_card_goes_only_where_the_drivers_in_use_can_take_it(
         other.world.operations.revert_move(migration, None)
         return units
 
-    show(host, here, mlx5, plain, plain, mlx5)
+    show_drivers(host, here, mlx5, plain, plain, mlx5)
     first = starts(VFS[0])
-    show(other, there, plain, plain, plain, plain)
+    show_drivers(other, there, plain, plain, plain, plain)
     with pytest.raises(Refused) as refused:
         goes(first)
     both = "mlx5_vfio_pci at the source, and this host has vfio_pci (or one that does not migrate it)."
     assert f"its {name} is under the driver of VFIO {both}" in refused.value.message
     assert other.held(first.consumer) == {}
-    show(other, there, plain, plain, mlx5, plain)
+    show_drivers(other, there, plain, plain, mlx5, plain)
     assert goes(first) == {VFS[2]}
     # Once guests have functions of both kinds, nothing tells which guest has which.
     second = starts(VFS[1])
     for claim in (first, second):
         assert goes(claim) == {VFS[2]}, "preferred, for it can take over the state of either"
-    show(other, there, plain, plain, plain, plain)
+    show_drivers(other, there, plain, plain, plain, plain)
     for claim in (first, second):
         assert len(goes(claim)) == 1
+    # A card that tells of the source's driver, and has only another one's free, is not the only way.
+    show_drivers(other, there, mlx5, *["xe_vfio_pci"] * 3, plain, plain)
+    group = RequestGroup("", {name: 1}, (frozenset({"CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"}),))
+    other.world.operations.claim(rival := ClaimRequest(str(uuid4()), (group,)))
+    assert taken(other, rival.consumer) == {VFS[0]}
+    for claim in (first, second):
+        assert len(goes(claim) - {*VFS}) == 1
     # What the kernel says does not migrate, and the operator's word, are no driver that migrates.
-    show(host, here, mlx5, plain, plain, mlx5)
+    show_drivers(host, here, mlx5, plain, plain, mlx5)
     here.xml = here.xml[1:]
     host.world.agent.reconcile("the first guest ended")
     assert len(goes(second)) == 1

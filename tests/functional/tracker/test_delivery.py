@@ -10,6 +10,7 @@ from agent.claims.claim import ClaimState
 from agent.errors import (
     DoesNotFit,
     PlacementConflict,
+    PlacementError,
     PlacementUnavailable,
 )
 
@@ -50,6 +51,18 @@ def test_one_consumer_that_is_never_answered_for_keeps_nobody_waiting(kit: Kit) 
     kit.tap.before = lambda _: None
     kit.later_s += BUSY_MAX_S
     assert (kit.tracker.deliver(), kit.tracker.pending, kit.placed_all()) == (1, 0, {})
+
+
+def test_what_was_refused_is_told_until_it_is_delivered(kit: Kit) -> None:
+    (consumer,) = owed(kit, 1)
+
+    def refuse(_: str) -> None:
+        raise PlacementError("The role was taken away.", status=403)
+
+    kit.tap.before = refuse
+    assert (kit.tracker.deliver(), kit.tracker.refusals()) == (0, {consumer: "The role was taken away."})
+    kit.tap.before = lambda _: None
+    assert (kit.tracker.deliver(again=True), kit.tracker.refusals()) == (1, {})
 
 
 def test_placement_is_away_where_it_does_not_answer_for_two_and_those_go_last(kit: Kit) -> None:
