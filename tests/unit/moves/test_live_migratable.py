@@ -135,12 +135,20 @@ MLX5, XE, PDS = (f"CUSTOM_VFIO_DRIVER_{name}_VFIO_PCI" for name in ("MLX5", "XE"
         ({MLX5}, set(), False),
     ],
 )
+@pytest.mark.parametrize(
+    "group",
+    [
+        RequestGroup("_1", {"CUSTOM_VF": 1}),
+        RequestGroup("", {"CUSTOM_VF": 1}, (frozenset({"HW_CPU_X86_AVX2"}),)),
+    ],
+    ids=["of its own", "with the trait of another provider"],
+)
 def test_a_function_goes_only_to_one_under_the_same_driver(
-    source: set[str], here: set[str], refused: bool
+    source: set[str], here: set[str], refused: bool, group: RequestGroup
 ) -> None:
     card = Provider(CARD, "card", None, {"CUSTOM_VF": Inventory(4)}, frozenset(here))
     host = ProviderIndex.of(ProviderTree([card]))
-    request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {"CUSTOM_VF": 1})))
+    request = ClaimRequest(CONSUMER, (group,))
     at_source = {"CUSTOM_VF": [frozenset(source) | {"HW_NIC_SRIOV"}]}
     for check in (
         lambda: check_source(request, at_source, host),
@@ -154,8 +162,8 @@ def test_a_function_goes_only_to_one_under_the_same_driver(
             assert drivers or types
         else:
             check()
-    _, function = with_source(request, at_source, host)[0].groups
-    assert set(function.required) == {frozenset({trait}) for trait in source & here}
+    (function,) = with_source(request, at_source, host)[0].groups
+    assert {*function.required} - {*group.required} == {frozenset({trait}) for trait in source & here}
 
 
 PLAIN = "CUSTOM_VFIO_DRIVER_VFIO_PCI"
@@ -294,8 +302,9 @@ def may_serve(group: RequestGroup, card: Provider) -> bool:
         ((MLX5, ""), (XE, MLX5), True),
     ],
 )
+@pytest.mark.parametrize("forbids", [False, True])
 def test_of_a_guest_with_two_networks_each_function_is_compared_with_that_of_its_network(
-    source: tuple[str, str], cards: tuple[str, str], refused: bool
+    source: tuple[str, str], cards: tuple[str, str], refused: bool, forbids: bool
 ) -> None:
     """What another network's card tells, on either side, says nothing of this one's."""
     name = "SRIOV_NET_VF"
@@ -311,6 +320,8 @@ def test_of_a_guest_with_two_networks_each_function_is_compared_with_that_of_its
     )
     host = replace(ProviderIndex.of(tree), by_class={name: tuple(tree)})
     groups = (RequestGroup(f"_{each}", {name: 1}, (frozenset({each}),)) for each in (P0, P1))
+    if forbids:  # each of them the other network
+        groups = (RequestGroup(f"_{each}", {name: 1}, forbidden=frozenset({each})) for each in (P1, P0))
     request = ClaimRequest(CONSUMER, tuple(groups))
     at_source = {name: traits(source)}
     both = Fit(True, {CARD: {name: 1}, OTHER_CARD: {name: 1}}, {}, ())
