@@ -283,8 +283,15 @@ class Book:
         return not (self._in_own_tree(row.unheld) or beyond(has, row.needed))
 
     def _holds_as_much(self, consumer: str, instance: str) -> bool:
-        """Whether the consumer holds of each class what the instance needs, be it on other providers."""
-        return self._seen_here(self.held_by(consumer)) == self._seen_here(self._rows[instance].needed)
+        """Whether the consumer holds of each class what the instance needs, be it on other providers.
+
+        Where the guest is here, of the classes of which drivers may not see all, not less.
+        """
+        row, held = self._rows[instance], self.held_by(consumer)
+        if self._seen_here(held) != self._seen_here(row.needed):
+            return False
+        has, needs = (by_class(self._in_own_tree(each).values()) for each in (held, row.needed))
+        return row.guest is None or all(has.get(name, 0) >= needs.get(name, 0) for name in UNSEEN)
 
     def _holds_part(self, consumer: str, instance: str) -> bool:
         """Whether the consumer may hold a part of what the instance needs.

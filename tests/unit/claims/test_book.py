@@ -20,6 +20,7 @@ from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.claims.rows import Row
 from agent.driver import CardLayout, CardShape, Guest, GuestState, UsedUnit
 from agent.providers.divided_cards import Card
+from agent.shapes import Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT, NIC = uuid_of("host"), uuid_of("nic")
@@ -824,6 +825,24 @@ def test_of_two_migrations_the_one_with_just_the_place_is_taken_before_one_that_
         assert book.unheld() == {}
     book.note_departed({LEFT: [FIRST]})
     assert book.unheld() == {LEFT: {NIC: {VF: 1}}} and book.away() == {LEFT: ""}
+
+
+@pytest.mark.parametrize(("disk", "lacking"), [(60, {}), (20, {ROOT: {"DISK_GB": 20}, NIC: {VF: 1}})])
+def test_a_migration_with_less_disk_than_a_guest_uses_is_not_the_one_that_holds_as_much(
+    disk: int, lacking: Usages
+) -> None:
+    """A driver may see less disk than the guest has, and never more: it may be the other one's, too."""
+    inventories = {**WITH_MEMORY.tree[ROOT].inventories, "DISK_GB": Inventory(100)}
+    root = replace(WITH_MEMORY.tree[ROOT], inventories=inventories)
+    book = Book()
+    book.refresh(ProviderIndex.of(WITH_MEMORY.tree.with_provider(root), ROOT), {}, UNITS)
+    uses = {VCPU: 2, MEMORY: 64, "DISK_GB": 40, VF: 1}
+    book.observe_guests([Guest(LEFT, "g", GuestState.RUNNING, uses, (UsedUnit(VF, "vf0", "pci:nic"),))])
+    book.enter_held(FIRST, {ROOT: {**PLACE[ROOT], "DISK_GB": disk}, NIC: {VF: 1}})
+    book.enter_held(SECOND, {ROOT: {**PLACE[ROOT], "DISK_GB": 40}})
+    for candidates in ([FIRST, SECOND], [SECOND, FIRST]):
+        book.note_departed({LEFT: candidates})
+        assert book.unheld().get(LEFT, {}) == lacking
 
 
 @pytest.mark.parametrize(("uses", "told"), [(2, False), (3, True)])
