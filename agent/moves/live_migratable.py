@@ -149,9 +149,10 @@ def unlike_units(
     """The exact units that a guest is not given as long as others fit: first with those of unknown drivers.
 
     They are under another driver of VFIO than those that migrate at the source. Where the guest may have
-    plain ones there, too, such units are not refused, but come last. `offered` are all units of the host.
+    plain ones there, too, plain ones are not refused, but come last: they are in all sets but the last one.
+    `offered` are all units of the host.
     """
-    unlike, unknown = set[str](), set[str]()
+    unlike, unknown, refused = set[str](), set[str](), set[str]()
     for name in at_source:
         for card in host.by_class.get(name, ()):
             sources = _sources_of(request, name, card.traits, at_source)
@@ -160,9 +161,11 @@ def unlike_units(
                 continue
             known = host.unit_drivers.get(card.uuid, {})
             unlike |= {unit for unit, driver in known.items() if not any(driver in each for each in wanted)}
+            refused |= {unit for unit, driver in known.items() if not any(driver in each for each in sources)}
             if not any(each & card.traits for each in wanted):
                 unknown |= {*offered.get(card.uuid, {}).get(name, ())} - known.keys()
-    return tuple(frozenset(each) for each in (unlike | unknown, unlike) if each)
+    ways = dict.fromkeys(map(frozenset, (unlike | unknown, unlike, refused)))
+    return tuple(filter(None, ways))
 
 
 def _sources_of(

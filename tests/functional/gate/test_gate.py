@@ -648,12 +648,14 @@ def test_a_guest_on_a_mixed_card_goes_only_where_the_drivers_in_use_can_take_it(
     for claim in (first, second):
         assert len(goes(claim)) == 1
     # A card that tells of the source's driver, and has only another one's free, is not the only way.
-    show_drivers(other, there, mlx5, *["xe_vfio_pci"] * 3, plain, plain)
-    group = RequestGroup("", {name: 1}, (frozenset({"CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"}),))
-    other.world.operations.claim(rival := ClaimRequest(str(uuid4()), (group,)))
-    assert taken(other, rival.consumer) == {VFS[0]}
-    for claim in (first, second):
-        assert len(goes(claim) - {*VFS}) == 1
+    xe, of_mlx5 = "xe_vfio_pci", (frozenset({"CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI"}),)
+    for bound, fitting in (((mlx5, xe, xe, xe, plain, plain), OTHER_VFS), ((*[plain] * 4, mlx5, xe), VFS)):
+        show_drivers(other, there, *bound)
+        rival = ClaimRequest(str(uuid4()), (RequestGroup("", {name: 1}, of_mlx5),))
+        other.world.operations.claim(rival)
+        for claim in (first, second):
+            assert len(goes(claim) & {*fitting}) == 1
+        other.world.operations.release(rival.consumer)
     # What the kernel says does not migrate, and the operator's word, are no driver that migrates.
     show_drivers(host, here, mlx5, plain, plain, mlx5)
     here.xml = here.xml[1:]
