@@ -265,6 +265,7 @@ MLX5 = "mlx5_vfio_pci"
         (11_003_000, "igbvf", "vfio_pci", "", "vfio-pci", "No VFIO driver"),
         (11_003_000, "igbvf", "acme_vfio_pci", "", "acme_vfio_pci", "It is not known whether"),
         (0, "igbvf", MLX5, "", MLX5, "can be migrated live"),
+        (11_003_000, "nvidia", "acme_vfio_pci", "", "", "It is not known whether"),
         (9_000_000, MLX5, MLX5, "", "vfio-pci", "this libvirt binds vfio-pci"),
         (9_000_000, MLX5, MLX5, ', "managed": "no"', "vfio-pci", "can be migrated live"),
         (11_003_000, MLX5, "vfio_pci", "", "vfio-pci", "this libvirt binds vfio-pci"),
@@ -300,11 +301,14 @@ def test_the_doctor_says_of_a_function_what_the_tree_says(
     word: str,
 ) -> None:
     """`plimsoll doctor --device` reads the guests first. The test driver has no version of its own."""
-    tree, card = PciTree(tmp_path / "root"), "0000:41:00.0"
+    tree, card, has_vgpus = PciTree(tmp_path / "root"), "0000:41:00.0", bound == "nvidia"
     tree.add(card)
     functions = [f"0000:41:10.{number}" for number in (0, 2, 4, 6)]
     for function in functions:
-        tree.add(function, bound, 1, pf=card, modalias="pci:v00008086d000010CAsv0sd0bc02sc00i00")
+        real = tree.add(function, bound, 1, pf=card, modalias="pci:v00008086d000010CAsv0sd0bc02sc00i00")
+        if has_vgpus:
+            (real / "nvidia").mkdir()
+            (real / "nvidia" / "current_vgpu_type").write_text("0\n")
     folder = tree.modules / os.uname().release
     folder.mkdir()
     (folder / "modules.alias").write_text(f"alias vfio_pci:v00008086d*sv*sd*bc*sc*i* {alias}\n")
@@ -316,8 +320,9 @@ def test_the_doctor_says_of_a_function_what_the_tree_says(
     def parse(text: str, what: str, *, active: bool) -> NodeDevice | None:
         """The test driver leaves the driver of a device out."""
         parsed = parse_node_device(text, what, active=active)
-        of_card = isinstance(parsed, PciDevice) and parsed.physical_function == card
-        return replace(parsed, driver=bound) if isinstance(parsed, PciDevice) and of_card else parsed
+        if not isinstance(parsed, PciDevice) or parsed.physical_function != card:
+            return parsed
+        return replace(parsed, driver=bound, class_id=0x30200 if has_vgpus else parsed.class_id)
 
     monkeypatch.setattr("drivers.libvirt.io.devices.parse_node_device", parse)
     spec = f'{{"vendor_id": "8086", "product_id": "10ca"{said}}}'
@@ -326,7 +331,7 @@ def test_the_doctor_says_of_a_function_what_the_tree_says(
     )
     before = driver.host_device(functions[0])
     assert before is not None and not before.becomes, "nothing was asked of libvirt"
-    traits = by_device(driver)[NIC].traits
+    traits = frozenset[str]().union(*(each.traits for each in by_device(driver).values()))
     device = driver.host_device(functions[0])
     assert device is not None and device.becomes == becomes
     assert device.managed is ("managed" not in said)
