@@ -420,11 +420,17 @@ def claims_of_migrations(
 ) -> dict[str, Claim]:
     """{migration that this host does not know yet: the claim whose place it holds, or a part of that}
 
-    The claim's record follows it. One of the `strangers` is taken for a migration where it alone holds what
-    the claim has in slots of the instructions, and no other claim has just that without holding it.
+    The claim's record follows it, as a migration's does the instance that another host took back unknown to
+    this one. One of the `strangers` is taken for a migration where it alone holds what the claim has in slots
+    of the instructions, and no other claim has just that without holding it.
     """
     slots = {slot for instruction in instructions for pair in instruction.slot_pairs() for slot in pair[:2]}
     found = {who: records.claims[at] for at, who in records.away.items() if who and at in records.claims}
+    found |= {
+        move.instance: records.claims[migration]
+        for migration, move in records.moves.items()
+        if migration in records.claims and migration not in held and move.instance not in records.claims
+    }
     places: dict[str, tuple[list[str], list[Claim]]] = {}
     for who in strangers:
         part = sorted(each for each in slots_of(held.get(who, {})).items() if each[0] in slots)

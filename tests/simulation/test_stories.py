@@ -2398,6 +2398,29 @@ def test_a_claim_whose_guest_stays_after_an_evacuation_follows_the_memory() -> N
         story.comes_to_rest()
 
 
+@pytest.mark.parametrize("shape", [WEB, PINNED, {"VCPU": 2, "MEMORY_MB": 2048, "SRIOV_NET_VF": 1}])
+@pytest.mark.parametrize("there", ["by cell", "nested"])
+def test_a_claim_follows_a_reshape_after_a_revert_that_its_host_does_not_know_of(
+    there: str, shape: dict[str, int]
+) -> None:
+    """Seed 961676: the instance was taken for confirmed away, as no provider of its old place was left."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        a.reshapes("nested" if there == "by cell" else "by cell")
+        assert a.claims("web1", **shape).granted
+        units = story.claim_of("a", "web1").units
+        assert b.begins_move("web1", "move1", "evacuate", **shape).granted
+        a.looks()
+        with story.meanwhile():
+            b.reverts("move1")
+            story.answers_come()
+            a.reshapes(there)
+        story.waits(130)
+        row = story.claim_of("a", "web1")
+        assert row.allocations == story.network.holdings()[uuid_of("web1")] and row.units == units
+        story.comes_to_rest()
+
+
 @pytest.mark.parametrize("host", ["a", "b"])
 def test_the_part_of_a_migrations_claim_that_placement_does_not_hold_follows(host: str) -> None:
     """On one of the hosts it is the host that is taken out, on the other one the card."""
