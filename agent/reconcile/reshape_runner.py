@@ -228,11 +228,13 @@ class ReshapeRunner:
         }
         claimed = claimed_places(records, located, together, migrations)
         typed = {who for who in migrations if allocated.consumers[who].consumer_type == MIGRATION_TYPE}
+        followers = claims_of_migrations(records, held, desired.due, others)
+        returned = {move.instance for move in records.moves.values()} & followers.keys() & held.keys()
         instructions = (
             *with_stand_ins(
                 desired.moves,
                 together,
-                typed - claimed.located.keys(),
+                typed - claimed.located.keys() | returned,
                 self.tracker.view.departed(),
             ),
             *still_held(desired.back, together),
@@ -246,7 +248,7 @@ class ReshapeRunner:
                 claimed=claimed,
                 unheld=unheld,
                 strangers=migrations - records.claims.keys() - claimed.located.keys(),
-                followers=claims_of_migrations(records, held, desired.due, others),
+                followers=followers,
                 may_grow=not desired.back,
             )
         except errors.ReshapeRefused as refused:

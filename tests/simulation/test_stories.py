@@ -2421,6 +2421,25 @@ def test_a_claim_follows_a_reshape_after_a_revert_that_its_host_does_not_know_of
         story.comes_to_rest()
 
 
+def test_the_memory_of_a_guest_goes_to_its_cell_after_a_revert_that_its_host_does_not_know_of() -> None:
+    """The driver names the guest, and the migration, by which its host knows it, holds nothing any more."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **PINNED).granted
+        a.guest_starts("web1")
+        assert b.begins_move("web1", "move1", "evacuate", **PINNED).granted
+        a.looks()
+        with story.meanwhile():
+            b.reverts("move1")
+            story.answers_come()
+            a.reshapes("by cell")
+        story.waits(130)
+        row = story.claim_of("a", "web1")
+        assert list(row.allocations.values()) == [PINNED], "its CPUs are in one cell"
+        assert row.allocations == story.network.holdings()[uuid_of("web1")]
+        story.comes_to_rest()
+
+
 @pytest.mark.parametrize("host", ["a", "b"])
 def test_the_part_of_a_migrations_claim_that_placement_does_not_hold_follows(host: str) -> None:
     """On one of the hosts it is the host that is taken out, on the other one the card."""
