@@ -23,7 +23,7 @@ from agent.moves.ownership import SplitAllocations, split_allocations
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import WriteOutcome, WriteRefused
 from agent.providers.reservations import released, with_reserved
-from agent.shapes import Allocations, Usages
+from agent.shapes import Allocations, Holders, Usages
 from agent.state.operators import Pause, check_caller_waits
 from agent.tracker.guarded_write import GuardedWriter, Inventories, checked
 from agent.tracker.register import Register
@@ -249,10 +249,20 @@ class TrackerContext:
     placement: PlacementState
     admission: Admission
 
-    def read_consumers(self, providers: Iterable[str]) -> None:
-        """Read again from Placement which consumers hold what on these providers. Raises PlacementError."""
+    def read_consumers(self, providers: Iterable[str], *, may_be_gone: bool = False) -> None:
+        """Read again from Placement which consumers hold what on these providers.
+
+        Raises PlacementError, also where Placement has one of them no more, unless it `may_be_gone`.
+        """
         with self.register.reading() as reading:
-            held = {uuid: self.client.provider_allocations(uuid).consumers for uuid in providers if uuid}
+            held: dict[str, Holders] = {}
+            for uuid in filter(None, providers):
+                try:
+                    held[uuid] = self.client.provider_allocations(uuid).consumers
+                except errors.PlacementConflict:
+                    if not may_be_gone:
+                        raise
+                    held[uuid] = {}
             self.register.observe(held, reading)
 
     def leave_out_missing(self, allocations: Allocations) -> tuple[str, ...]:

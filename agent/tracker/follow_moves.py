@@ -86,9 +86,13 @@ class LeftPlaces:
         return list(chain.from_iterable(map(self._context.register.whereabouts, places)))
 
     def read_holders(self, places: Iterable[Claim]) -> None:
-        """Read who holds what on the own providers of these places. Read their instances before."""
+        """Read who holds what on the own providers of these places. Read their instances before.
+
+        No consumer holds anything on a provider that Placement has no more.
+        """
         self._context.read_consumers(
-            sorted({uuid for place in places for part in self.whereabouts(place) for uuid in part})
+            sorted({uuid for place in places for part in self.whereabouts(place) for uuid in part}),
+            may_be_gone=True,
         )
 
     def successors(self, place: Claim, instance: ConsumerAllocations) -> list[str]:
