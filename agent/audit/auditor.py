@@ -327,7 +327,7 @@ class Repairer:
                     raise _changed(finding)
                 tracker.confirm_move(migration)
             case Deliver(consumer):
-                tracker.deliver()
+                tracker.deliver(again=True)
                 if self._reader.judge_consumer(observation, consumer) is not None:
                     raise errors.PlacementConflict(
                         f"The pending operation of {consumer} is not done yet. The agent tries it again."

@@ -262,8 +262,9 @@ def test_one_release_that_is_never_answered_closes_nobodys_host(started: World) 
 def test_what_placement_refuses_for_good_is_sent_ever_more_rarely_and_again_by_a_look(
     started: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked, migration = request(VCPU=1), str(uuid4())
-    started.operations.claim(asked)
+    asked, lone, migration = request(VCPU=1), request(VCPU=1), str(uuid4())
+    for each in (asked, lone):
+        started.operations.claim(each)
     grown = replace(request(VCPU=2), consumer=asked.consumer)
     started.operations.begin_move(MoveKind.RESIZE, migration, grown)
     refused = Reply(403, {"errors": [{"detail": "the role was taken away"}]})
@@ -293,8 +294,17 @@ def test_what_placement_refuses_for_good_is_sent_ever_more_rarely_and_again_by_a
     sent = writes()
     started.agent.look()
     assert (writes(), told()) == (sent + 1, (True, True))
+    with pytest.raises(PlacementError, match="the role was taken away"):
+        started.operations.release(lone.consumer)
+    started.agent.deliver()
+    sent = writes()
+    started.agent.deliver()
+    assert writes() == sent
+    started.operations.audit(heal=True)
+    assert writes() > sent, "the repair of a claim that waits for its release"
     started.wire.answer = None
     assert started.operations.confirm_move(migration, None).ended, "what is asked for anew is sent at once"
+    assert started.operations.release(lone.consumer)
     started.agent.deliver()
     assert told() == (False,)
 
