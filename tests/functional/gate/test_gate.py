@@ -563,6 +563,11 @@ def test_a_live_migration_takes_of_a_mixed_card_what_can_take_over_the_state(
     # Another guest has the only one: there are free functions, and none that could take over the state.
     refuses_beside_a_rival(other, claim, name, "vfio_pci (or one that does not migrate it)")
     assert host.held(vm.uuid) == before and other.held(vm.uuid) == {}
+    for allocations in (both, {}):
+        written = replace(client.allocations_of(vm.uuid), allocations={**alone.allocations, **allocations})
+        client.write_allocations(written)
+        with pytest.raises(Refused, match="under the driver of VFIO mlx5_vfio_pci at the source"):
+            other.world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), claim.request)
     # A cold one, and one of a function that the source does not migrate, take any.
     other.world.operations.begin_move(MoveKind.COLD_MIGRATE, migration := str(uuid4()), claim.request)
     other.world.operations.revert_move(migration, None)

@@ -445,6 +445,8 @@ def test_a_rebuild_that_fails_is_reverted(claimed: World) -> None:
 def test_an_end_is_journaled_while_placement_is_away(claimed: World, end: str) -> None:
     claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
     with claimed.away():
+        with pytest.raises(PlacementUnavailable):
+            claimed.b.tracker.follow_moves()
         move = getattr(claimed.b.tracker, f"{end}_move")(MIGRATION)
         assert not move.ended
         other = {"confirm": "revert", "revert": "confirm"}[end]
