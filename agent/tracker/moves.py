@@ -415,9 +415,19 @@ class MoveFinisher:
         if not migration.allocations:
             end = self._observed_end(move, instance) or MoveStep.RESTORED
             return self._end(move, end, wanted=MoveStep.RESTORED)
+        at_source = move.role is not MoveRole.DESTINATION
         if not instance.allocations:
-            self._write(DoubtKind.REVERT, replace(migration, allocations={}))
-            return self._step(MoveStep.GONE, move)
+            if not (at_source and self._guest_is_here(move)):
+                self._write(DoubtKind.REVERT, replace(migration, allocations={}))
+                return self._step(MoveStep.GONE, move)
+            # Another client deleted the instance, and its guest never left: the place stays its own.
+            owner = move.old.request
+            instance = replace(
+                instance,
+                project_id=owner.project_id,
+                user_id=owner.user_id,
+                consumer_type=owner.consumer_type,
+            )
         restored = ownership.restored_allocations(move, migration.allocations)
         if move.role is not MoveRole.BOTH and instance.allocations in (restored, move.old.allocations):
             end = self._observed_end(move, instance) or MoveStep.RESTORED
@@ -435,7 +445,6 @@ class MoveFinisher:
                 "restores the old one",
             )
         # The source reserves of the place what the migration does not hold. It ends with the revert.
-        at_source = move.role is not MoveRole.DESTINATION
         lacking = beyond(restored, migration.allocations)
         writes = replace(instance, allocations=restored), replace(migration, allocations={})
         try:
@@ -469,7 +478,7 @@ class MoveFinisher:
         It is not back where another migration may hold its place here: its source began that move.
         """
         back = ownership.restored_allocations(move, migration.allocations), move.old.allocations
-        if move.role is MoveRole.SOURCE or self._lives_here(instance.allocations):
+        if move.role is MoveRole.SOURCE or not instance.allocations or self._lives_here(instance.allocations):
             return
         if instance.allocations not in back or self._observed_end(move, instance) is MoveStep.FREED:
             self._step(MoveStep.REFUSE, move)

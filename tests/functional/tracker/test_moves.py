@@ -605,6 +605,24 @@ def test_the_end_of_a_move_waits_for_the_first_inventory(claimed: World) -> None
     assert claimed.b.tracker.deliver() == 1 and claimed.b.moving() is MoveState.CONFIRMED
 
 
+@pytest.mark.parametrize("within", [False, True], ids=["two hosts", "one host"])
+def test_a_revert_at_the_source_gives_a_deleted_instance_its_place_while_its_guest_runs(
+    claimed: World, within: bool
+) -> None:
+    """To free it would let Placement give what the guest runs with to another client."""
+    claimed.a.see(INSTANCE)
+    before, claims = claimed.raw.allocations_of(INSTANCE), claimed.a.tracker.claims()
+    host, kind = (claimed.a, MoveKind.RESIZE) if within else (claimed.b, MoveKind.COLD_MIGRATE)
+    host.tracker.begin_move(asks(VCPU=1, MEMORY_MB=1024), kind, MIGRATION)
+    claimed.a.look()
+    claimed.raw.delete_allocations(INSTANCE)
+    assert claimed.a.tracker.revert_move(MIGRATION).state is MoveState.REVERTED
+    assert replace(claimed.raw.allocations_of(INSTANCE), generation=before.generation) == before
+    assert claimed.placed(MIGRATION) == {}
+    claimed.settle()
+    assert claimed.a.tracker.claims() == claims and not claimed.b.tracker.claims()
+
+
 @pytest.mark.parametrize("reverts", [True, False])
 def test_of_an_instance_that_was_deleted_the_destination_frees_what_the_migration_holds(
     claimed: World, reverts: bool
