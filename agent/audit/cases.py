@@ -30,6 +30,9 @@ from agent.reshape.laws import Relocation
 from agent.reshape.relocate import follow_placement
 from agent.shapes import Allocations, beyond, by_class
 
+JUST_MADE_S = 60.0
+"""As long as this a claim that Placement does not show may have been written since Placement was read."""
+
 
 def held_of(observation: Observation, claim: Claim) -> Allocations:
     """What Placement has of the claim here, as far as the observation goes: pools are as the claim says."""
@@ -438,14 +441,19 @@ class ConsumerCase:
 
     @property
     def leaves_alone(self) -> bool:
-        """Whether no other instance without an allocation here or a known move has as large a claim here."""
-        claim = self.claim
+        """Whether no other instance without a known move has as large a claim, and has left or was deleted.
+
+        A claim that was made just now may be on its way to Placement, or have got there since it was read.
+        """
+        claim, observation = self.claim, self.observation
+        left = {other.consumer for other in self._claims_that_left}
         return claim is not None and not any(
             ownership.same_amounts(
-                self.observation.own_part(other.allocations), self.observation.own_part(claim.allocations)
+                observation.own_part(other.allocations), observation.own_part(claim.allocations)
             )
-            for other in self.observation.lost_claims()
-            if other.consumer not in {claim.consumer, *self.observation.consumers_in_moves}
+            for other in observation.lost_claims()
+            if (other.consumer in left or observation.ages.get(other.consumer, 0.0) > JUST_MADE_S)
+            and other.consumer not in {claim.consumer, *observation.consumers_in_moves}
         )
 
     @property

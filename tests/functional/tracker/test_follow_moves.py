@@ -626,6 +626,7 @@ def test_a_leaked_claim_is_kept_while_one_of_several_migrations_may_hold_its_pla
         world.a.tracker.claim(asks(instance, **SMALL))
         world.b.tracker.begin_move(asks(instance, **SMALL), MoveKind.COLD_MIGRATE, migration)
     world.raw.delete_allocations(INSTANCE)
+    world.a.later_s = 120.0
     for ended in (False, True):
         if ended:
             world.b.tracker.confirm_move(OTHER_MIGRATION)
