@@ -194,8 +194,11 @@ class ResourceTracker:
         self._unanswered: frozenset[str] = frozenset()
         """The consumers that Placement did not answer for when their pending work was delivered."""
         self._backoff = Backoff(clock=monotonic)
-        self._refusals: dict[str, tuple[str, Backoff]] = {}
-        """{instance or consumer whose pending work Placement refuses: the reason, and how long that waits}"""
+        self._refusals: Mapping[str, tuple[str, Backoff]] = {}
+        """{instance or consumer whose pending work Placement refuses: the reason, and how long that waits}
+
+        Several threads deliver: one of them puts another mapping in its place, and none changes it.
+        """
         self._monotonic = monotonic
 
     # The operator's pause, and a disk that did not answer
@@ -297,7 +300,7 @@ class ResourceTracker:
 
     def refusals(self) -> Mapping[str, str]:
         """{instance, or other consumer: why Placement refuses for good what is pending for it}."""
-        return {consumer: reason for consumer, (reason, _) in tuple(self._refusals.items())}
+        return {consumer: reason for consumer, (reason, _) in self._refusals.items()}
 
     def moved_away(self) -> frozenset[str]:
         """The guests on this host whose instances are on other hosts."""
@@ -528,16 +531,18 @@ class ResourceTracker:
                 one_unanswered = True
                 LOG.warning("%s goes last: %s", consumer, error.message, fields={"consumer": consumer})
             except (errors.PlacementError, errors.Refused) as error:
-                reason, backoff = self._refusals.pop(consumer, ("", Backoff(clock=self._monotonic)))
+                refusals = dict(self._refusals)
+                reason, backoff = refusals.pop(consumer, ("", Backoff(clock=self._monotonic)))
                 if error.message != reason:
                     LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
                 if _is_for_good(error):
                     # What is lacking may be free again, or a device back, at any time.
                     backoff.failed(busy=not isinstance(error, errors.PlacementFull))
-                    self._refusals[consumer] = error.message, backoff
+                    refusals[consumer] = error.message, backoff
+                self._refusals = refusals
             else:
                 self._unanswered -= {consumer}
-                self._refusals.pop(consumer, None)
+                self._refusals = {who: each for who, each in self._refusals.items() if who != consumer}
         if one_unanswered:
             self._backoff.failed(busy=True)
         elif not self._unanswered:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from kits.tracker import Kit, request
 
-from agent.backoff import BUSY_MAX_S
+from agent.backoff import BUSY_MAX_S, Backoff
 from agent.claims.claim import ClaimState
 from agent.errors import (
     DoesNotFit,
@@ -63,6 +66,31 @@ def test_what_was_refused_is_told_until_it_is_delivered(kit: Kit) -> None:
     assert (kit.tracker.deliver(), kit.tracker.refusals()) == (0, {consumer: "The role was taken away."})
     kit.tap.before = lambda _: None
     assert (kit.tracker.deliver(again=True), kit.tracker.refusals()) == (1, {})
+
+
+def test_threads_that_deliver_at_once_take_note_of_each_refusal(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate delivers, too, beside the agent: here a thread looks at each refusal while others come."""
+
+    class Paused(Backoff):
+        """Lets another thread run while one looks."""
+
+        def left_s(self) -> float:
+            time.sleep(0.0005)
+            return super().left_s()
+
+    monkeypatch.setattr("agent.tracker.tracker.Backoff", Paused)
+    consumers = owed(kit, 16)
+
+    def refuse(call: str) -> None:
+        raise PlacementError(f"No role for {call}.", status=403)
+
+    kit.tap.before = refuse
+    with ThreadPoolExecutor(4) as pool:
+        assert {*pool.map(lambda _: kit.tracker.deliver(limit=1), range(60))} == {0}
+    kit.tracker.deliver(again=True)
+    assert kit.tracker.refusals().keys() == {*consumers}
 
 
 def test_placement_is_away_where_it_does_not_answer_for_two_and_those_go_last(kit: Kit) -> None:
