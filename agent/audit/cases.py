@@ -31,7 +31,7 @@ from agent.reshape.relocate import follow_placement
 from agent.shapes import Allocations, beyond, by_class
 
 JUST_MADE_S = 60.0
-"""As long as this a claim that Placement does not show may have been written since Placement was read."""
+"""An audit does not take this long from its reading of Placement to that of the claims."""
 
 
 def held_of(observation: Observation, claim: Claim) -> Allocations:
@@ -443,17 +443,21 @@ class ConsumerCase:
     def leaves_alone(self) -> bool:
         """Whether no other instance without a known move has as large a claim, and has left or was deleted.
 
-        A claim that was made just now may be on its way to Placement, or have got there since it was read.
+        The agent may have written a new claim since the audit read Placement, and a claim in flight is on its
+        way there or back: nothing tells of these that their instances were deleted.
         """
         claim, observation = self.claim, self.observation
-        left = {other.consumer for other in self._claims_that_left}
+        deleted = [
+            each
+            for each in observation.lost_claims()
+            if each.state is ClaimState.CLAIMED and observation.ages.get(each.consumer, 0.0) > JUST_MADE_S
+        ]
         return claim is not None and not any(
             ownership.same_amounts(
                 observation.own_part(other.allocations), observation.own_part(claim.allocations)
             )
-            for other in observation.lost_claims()
-            if (other.consumer in left or observation.ages.get(other.consumer, 0.0) > JUST_MADE_S)
-            and other.consumer not in {claim.consumer, *observation.consumers_in_moves}
+            for other in (*self._claims_that_left, *deleted)
+            if other.consumer not in {claim.consumer, *observation.consumers_in_moves}
         )
 
     @property

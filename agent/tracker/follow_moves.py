@@ -418,7 +418,7 @@ class MigrationLinker:
         for claim in claims:
             if not self._is_moving(claim.consumer):
                 held = self._places.instance_of(claim)
-                if self._places.has_left(held) or (deleted and not held.allocations):
+                if self._places.has_left(held) or (deleted and self._may_be_deleted(claim, held)):
                     departures[claim.consumer] = _Departure(held, claim)
         for move in begun:
             if self._client.allocations_of(move.migration).allocations:
@@ -429,17 +429,22 @@ class MigrationLinker:
         return departures
 
     def _has_twin(self, claim: Claim) -> bool:
-        """Whether another claim has or had the same place, and its instance has nothing here, either."""
+        """Whether another claim has or had the same place, and its instance has left or was deleted, too."""
         places = self._places.whereabouts(claim)
         twins = [
             other
             for consumer, other in self._context.register.claims().items()
             if consumer != claim.consumer and any(part in places for part in self._places.whereabouts(other))
         ]
+        held = {twin.consumer: self._client.allocations_of(twin.consumer) for twin in twins}
         return any(
-            not self._places.own_part(self._client.allocations_of(twin.consumer).allocations)
+            self._places.has_left(held[twin.consumer]) or self._may_be_deleted(twin, held[twin.consumer])
             for twin in twins
         )
+
+    def _may_be_deleted(self, claim: Claim, held: ConsumerAllocations) -> bool:
+        """Whether another client may have deleted the claim's instance; not before the claim is granted."""
+        return claim.state is ClaimState.CLAIMED and not held.allocations
 
     def _has_rival(self, instance: str, migration: str) -> bool:
         """Whether the migration may as well be that of an instance without a claim, which has left, too.
