@@ -418,11 +418,12 @@ def claims_of_migrations(
     instructions: Sequence[Instruction],
     strangers: Collection[str],
 ) -> dict[str, Claim]:
-    """{migration that this host does not know yet: the claim whose place it holds, or a part of that}
+    """{consumer that holds a claim's place, or a part of it, unknown to this host: that claim}
 
-    The claim's record follows it, as a migration's does the instance that another host took back unknown to
-    this one. One of the `strangers` is taken for a migration where it alone holds what the claim has in slots
-    of the instructions, and no other claim has just that without holding it.
+    The claim's record follows it. It is a migration that this host does not know yet; or the instance of a
+    known one, where another host has reverted that move, and this host has not looked since. One of the
+    `strangers` is taken for a migration where it alone holds what the claim has in slots of the instructions,
+    and no other claim has just that without holding it.
     """
     slots = {slot for instruction in instructions for pair in instruction.slot_pairs() for slot in pair[:2]}
     found = {who: records.claims[at] for at, who in records.away.items() if who and at in records.claims}

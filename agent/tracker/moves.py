@@ -420,7 +420,7 @@ class MoveFinisher:
             if not (at_source and self._guest_is_here(move)):
                 self._write(DoubtKind.REVERT, replace(migration, allocations={}))
                 return self._step(MoveStep.GONE, move)
-            # Another client deleted the instance, and its guest never left: the place stays its own.
+            # Another client deleted the instance. Its guest is here, so no other consumer may get the place.
             owner = move.old.request
             instance = replace(
                 instance,

@@ -145,7 +145,10 @@ _MIGRATES = frozenset(f"{name}_vfio_pci" for name in ("mlx5", "hisi_acc", "pds",
 the plain one cannot.
 """
 _NEVER_MIGRATES = frozenset({"", _PLAIN_VFIO, "nvgrace_gpu_vfio_pci"})
-"""Those of the kernel that do not; "" for none. Of a vendor's own one nothing is known by its name."""
+"""The kernel's drivers of VFIO that migrate nothing; "" stands for no driver.
+
+The name of a vendor's own driver tells nothing.
+"""
 _DEFAULT_ROUTE = "00000000"
 _DEPTH_MAX = 8
 SIGHT_SIZE_MAX = 2**20

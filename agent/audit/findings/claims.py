@@ -48,7 +48,7 @@ class LeakedClaim(FindingKind):
         TableRow(
             "A claim whose guest and whose allocation are both gone.",
             "The agent releases the claim; or its migration gets it, where one alone holds its place: the "
-            "instance was deleted in a move. Where several may, the claim stays until an operator names it.",
+            "instance was deleted in a move. Where several may, the claim stays until an operator names one.",
             "yes",
         ),
     )
